@@ -1,0 +1,109 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Flavour names the engine that the simulator imitates: its identification endpoints, error shapes and quirks.
+type Flavour string
+
+// The flavours.
+const (
+	OpenAI    Flavour = "openai"    // OpenAI's own API: no identification endpoint
+	VLLM      Flavour = "vllm"      // /version, /health, /metrics, /tokenize
+	LlamaCPP  Flavour = "llamacpp"  // /props, /slots, /health
+	Ollama    Flavour = "ollama"    // /api/*, "Ollama is running"
+	LMStudio  Flavour = "lmstudio"  // /api/v0/models
+	SGLang    Flavour = "sglang"    // /get_server_info, /get_model_info, /health
+	Anthropic Flavour = "anthropic" // Anthropic's own API: its model list and error shape
+)
+
+var flavours = []Flavour{OpenAI, VLLM, LlamaCPP, Ollama, LMStudio, SGLang, Anthropic}
+
+// maxSlots bounds Slots and Queue: beyond it a number is a typing error.
+const maxSlots = 1 << 20
+
+// Config says what a Server imitates. Start from DefaultConfig; the zero value is refused. The env tags name the
+// variables of `iop sim`, without their prefix IOP_SIM_.
+type Config struct {
+	// Listen is the address that Listen binds, host:port; port 0 takes a free one.
+	Listen string `env:"LISTEN"`
+	// Models are the ids that the server knows; at least one. A name that ends in "-reason" thinks aloud first.
+	Models []string `env:"MODELS"`
+	// Slots is how many inference requests run at once.
+	Slots int `env:"SLOTS"`
+	// Queue is how many more wait for a slot; beyond them, and with 0 at once, the answer is 429 with Retry-After.
+	Queue int `env:"QUEUE"`
+	// TTFT is the time from a request's turn to its first token.
+	TTFT time.Duration `env:"TTFT"`
+	// TokensPerSecond is the pace of one stream after its first token; 0 is as fast as it goes.
+	TokensPerSecond float64 `env:"TOKENS_PER_SECOND"`
+	// Flavour is the engine to imitate.
+	Flavour Flavour `env:"FLAVOUR"`
+	// APIKey, if set, must come as a bearer token or in x-api-key; /sim and /health stay open.
+	APIKey string `env:"API_KEY"`
+}
+
+// DefaultConfig returns the configuration that `iop sim` has without flags.
+func DefaultConfig() Config {
+	return Config{
+		Listen:  "127.0.0.1:8490",
+		Models:  []string{"sim-small", "sim-large", "sim-embed", "sim-audio", "sim-image"},
+		Slots:   4,
+		Queue:   1024,
+		Flavour: OpenAI,
+	}
+}
+
+func (c Config) validate() error {
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return fmt.Errorf("listen must be host:port, e.g. 127.0.0.1:8490: %w", err)
+	}
+	if err := validateModels(c.Models); err != nil {
+		return err
+	}
+	if c.Slots < 1 || c.Slots > maxSlots {
+		return fmt.Errorf("slots must be 1 to %d, not %d", maxSlots, c.Slots)
+	}
+	if c.Queue < 0 || c.Queue > maxSlots {
+		return fmt.Errorf("queue must be 0 to %d, not %d", maxSlots, c.Queue)
+	}
+	if c.TTFT < 0 {
+		return fmt.Errorf("ttft must not be negative, e.g. 250ms, not %s", c.TTFT)
+	}
+	if c.TokensPerSecond < 0 || c.TokensPerSecond > 1e9 || c.TokensPerSecond != c.TokensPerSecond {
+		return errors.New("tokens-per-second must be 0 (as fast as it goes) or more, e.g. 50")
+	}
+	if !slices.Contains(flavours, c.Flavour) {
+		return fmt.Errorf("flavour must be one of %s, not %q", flavourNames(), c.Flavour)
+	}
+	return nil
+}
+
+func validateModels(models []string) error {
+	if len(models) == 0 {
+		return errors.New("models must name at least one model, e.g. sim-small")
+	}
+	for i, m := range models {
+		if strings.TrimSpace(m) != m || m == "" {
+			return fmt.Errorf("models holds an empty or padded name: %q", m)
+		}
+		if slices.Contains(models[:i], m) {
+			return fmt.Errorf("models names %q twice", m)
+		}
+	}
+	return nil
+}
+
+func flavourNames() string {
+	names := make([]string, len(flavours))
+	for i, f := range flavours {
+		names[i] = string(f)
+	}
+	return strings.Join(names, ", ")
+}

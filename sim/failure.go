@@ -1,0 +1,139 @@
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+)
+
+// Why an exchange ended otherwise than by its answer.
+var (
+	errRejected = errors.New("refused")       // the refusal is written
+	errFault    = errors.New("ordered fault") // the fault has struck
+	errGone     = errors.New("client gone")
+)
+
+// apiError is an error of the engine towards its client.
+type apiError struct {
+	status     int
+	kind       string // OpenAI's error.type
+	code       string // may be empty
+	param      string // may be empty
+	message    string
+	retryAfter string // may be empty
+}
+
+func badRequest(param, message string) apiError {
+	return apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: param, message: message}
+}
+
+func nullable(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// object renders the error object, without what stands around it, as the flavour does.
+func (e apiError) object(f Flavour) map[string]any {
+	o := map[string]any{"message": e.message, "type": e.kind, "param": nullable(e.param), "code": nullable(e.code)}
+	switch f {
+	case VLLM, SGLang, LlamaCPP:
+		o["code"] = e.status
+	}
+	return o
+}
+
+// render returns the body and its content type in the given shape; an empty shape is the flavour's own.
+func (e apiError) render(shape string, f Flavour) (body []byte, contentType string) {
+	var v any
+	switch shape {
+	case "string", "ollama":
+		v = map[string]any{"error": e.message}
+	case "detail":
+		v = map[string]any{"detail": e.message}
+	case "flat":
+		v = map[string]any{"object": "error", "message": e.message, "type": e.kind, "param": nullable(e.param), "code": e.status}
+	case "anthropic":
+		v = map[string]any{"type": "error", "error": map[string]any{"type": anthropicKind(e.status), "message": e.message}, "request_id": "req_sim"}
+	case "html":
+		return []byte("<html><head><title>" + http.StatusText(e.status) + "</title></head><body><h1>" + http.StatusText(e.status) + "</h1></body></html>\n"), "text/html"
+	case "empty":
+		return nil, ""
+	case "openai":
+		v = map[string]any{"error": e.object(OpenAI)}
+	default:
+		v = map[string]any{"error": e.object(f)}
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // maps of strings and numbers
+	}
+	return b, "application/json"
+}
+
+func anthropicKind(status int) string {
+	switch status {
+	case http.StatusBadRequest:
+		return "invalid_request_error"
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusForbidden:
+		return "permission_error"
+	case http.StatusNotFound:
+		return "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case 529:
+		return "overloaded_error"
+	}
+	return "api_error"
+}
+
+// errorShape is the shape of an error on this request's path, unless a knob orders another.
+func (x *exchange) errorShape() string {
+	switch {
+	case x.k.errorShape != "":
+		return x.k.errorShape
+	case strings.HasPrefix(x.r.URL.Path, "/api/"):
+		return "ollama"
+	case strings.HasPrefix(x.r.URL.Path, "/v1/messages"), x.s.config.Flavour == Anthropic:
+		return "anthropic"
+	}
+	return ""
+}
+
+// refuse answers with e and returns errRejected.
+func (x *exchange) refuse(e apiError) error {
+	if x.k.leak {
+		e.message += " " + x.credentials()
+	}
+	body, contentType := e.render(x.errorShape(), x.s.config.Flavour)
+	if e.retryAfter != "" {
+		x.w.Header().Set("Retry-After", e.retryAfter)
+	}
+	if err := x.whole(e.status, contentType, body); err != nil {
+		return err
+	}
+	return errRejected
+}
+
+// ordered is the error of the knob status.
+func (x *exchange) ordered() apiError {
+	e := apiError{status: x.k.status, kind: "server_error", message: "The simulator was told to answer " + http.StatusText(x.k.status) + ".", retryAfter: x.k.retryAfter}
+	switch {
+	case e.status == http.StatusTooManyRequests:
+		e.kind, e.code = "requests", "rate_limit_exceeded"
+	case e.status < http.StatusInternalServerError:
+		e.kind = "invalid_request_error"
+	}
+	return e
+}
+
+// engineDied is the error that an engine reports in mid-answer.
+func engineDied() apiError {
+	return apiError{status: http.StatusInternalServerError, kind: "server_error", code: "engine_error", message: "The simulated engine died."}
+}

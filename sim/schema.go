@@ -1,0 +1,5 @@
+package sim
+
+import "encoding/json"
+
+func exampleOf(schema json.RawMessage) string { return "{}" }
