@@ -1,0 +1,241 @@
+package state
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	"modernc.org/sqlite"
+	sqlitecode "modernc.org/sqlite/lib"
+)
+
+const (
+	// busyTimeout is how long a statement waits for another process that writes the same file.
+	busyTimeout = 10 * time.Second
+
+	// readers bounds the connections that look things up beside the one that writes: a flood of unknown keys must not
+	// wait behind a commit's fsync, nor open files without bound.
+	readers = 4
+
+	schemaTable = "schema_version"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// database is an engine behind the queries. It is all that knows which one.
+type database struct {
+	read, write *sql.DB // the same pool where the engine has just one connection
+	anchor      *sql.DB // or nil; keeps a database in memory alive
+	dialect     goose.Dialect
+}
+
+// openSQLiteFile opens the database in that file, and creates it with mode 0600 when it is missing; its directory
+// exists. SQLite gives the WAL and shared memory beside it the same mode.
+func openSQLiteFile(path string) (*database, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	name := "file:" + (&url.URL{Path: filepath.ToSlash(absolute)}).EscapedPath()
+	write, err := sqlitePool(name, url.Values{"_journal_mode": {"WAL"}, "_txlock": {"immediate"}}, 1)
+	if err != nil {
+		return nil, err
+	}
+	read, err := sqlitePool(name, url.Values{"_query_only": {"true"}}, readers)
+	if err != nil {
+		return nil, errors.Join(err, write.Close())
+	}
+	return &database{read: read, write: write, dialect: goose.DialectSQLite3}, nil
+}
+
+// openSQLiteMemory opens an empty database of its own. One connection reads and writes, so that none meets another's
+// lock. A second one, never used, keeps the database when a cancelled query costs the first.
+func openSQLiteMemory(ctx context.Context) (*database, error) {
+	name := "file:/" + rand.Text()
+	anchor, err := sqlitePool(name, url.Values{"vfs": {"memdb"}}, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := anchor.PingContext(ctx); err != nil {
+		return nil, errors.Join(err, anchor.Close())
+	}
+	pool, err := sqlitePool(name, url.Values{"vfs": {"memdb"}, "_txlock": {"immediate"}}, 1)
+	if err != nil {
+		return nil, errors.Join(err, anchor.Close())
+	}
+	return &database{read: pool, write: pool, anchor: anchor, dialect: goose.DialectSQLite3}, nil
+}
+
+func sqlitePool(name string, options url.Values, connections int) (*sql.DB, error) {
+	options.Set("_busy_timeout", fmt.Sprint(busyTimeout.Milliseconds()))
+	options.Set("_synchronous", "FULL")
+	options.Set("_dqs", "false")      // "text" is an identifier, as it is for PostgreSQL
+	options.Set("_defensive", "true") // no statement may corrupt the file on purpose
+	connector, err := sqlite.NewConnector(name + "?" + options.Encode())
+	if err != nil {
+		return nil, err
+	}
+	pool := sql.OpenDB(connector)
+	pool.SetMaxOpenConns(connections)
+	pool.SetMaxIdleConns(connections)
+	return pool, nil
+}
+
+// close closes the readers first: the last connection to leave folds the WAL into the file, and a reader can't.
+func (d *database) close() error {
+	var errs []error
+	if d.read != d.write {
+		errs = append(errs, d.read.Close())
+	}
+	errs = append(errs, d.write.Close())
+	if d.anchor != nil {
+		errs = append(errs, d.anchor.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// errNewerSchema refuses a database that a newer binary has migrated.
+var errNewerSchema = errors.New("the state was written by a newer iop")
+
+// migrate brings the schema to the version that this binary knows. Several processes may do so at once: a migration is
+// one transaction, so who loses the race fails on what the winner made, looks again and finds nothing left to do.
+func (d *database) migrate(ctx context.Context) error {
+	last := int64(-1)
+	for {
+		found, err := d.migrateOnce(ctx)
+		if err == nil || errors.Is(err, errNewerSchema) || ctx.Err() != nil {
+			return err
+		}
+		if found <= last && !isBusy(err) {
+			return err
+		}
+		last = found
+	}
+}
+
+// migrateOnce returns the version that it found, -1 when it could not look.
+func (d *database) migrateOnce(ctx context.Context) (found int64, err error) {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return -1, err
+	}
+	provider, err := goose.NewProvider(d.dialect, d.write, files,
+		goose.WithDisableGlobalRegistry(true), goose.WithTableName(schemaTable))
+	if err != nil {
+		return -1, err
+	}
+	found, known, err := provider.GetVersions(ctx)
+	if err != nil {
+		return -1, err
+	}
+	if found > known {
+		return found, fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", errNewerSchema, found, known)
+	}
+	if found == known {
+		return found, nil
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return found, fmt.Errorf("bring the schema from version %d to %d: %w", found, known, err)
+	}
+	return found, nil
+}
+
+// locked runs f while this process alone writes: no other, in whatever process, is inside its own locked.
+func (d *database) locked(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := d.write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // after a Commit it does nothing
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func isBusy(err error) bool {
+	coded, ok := errors.AsType[*sqlite.Error](err)
+	return ok && coded.Code()&0xff == sqlitecode.SQLITE_BUSY
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// queryAll returns what scan makes of each row.
+//
+// It reads to the end of the rows, and that is what makes a write with RETURNING last: SQLite commits such a statement
+// in the step after its last row, and a fault there (a full disk) is that step's error. database/sql's QueryRow stops
+// before it.
+func queryAll[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		one, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return all, rows.Close()
+}
+
+// queryOne is queryAll for a query that gives one row; sql.ErrNoRows when it gives none.
+func queryOne[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, error), query string, args ...any) (T, error) {
+	all, err := queryAll(ctx, q, scan, query, args...)
+	if err == nil && len(all) == 0 {
+		err = sql.ErrNoRows
+	}
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return all[0], nil
+}
+
+// scanOne reads a row of one column.
+func scanOne[T any](rows *sql.Rows) (v T, err error) {
+	err = rows.Scan(&v)
+	return v, err
+}
+
+// millis is how a time stands in the database; 0 for the zero time.
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// fromMillis is the inverse of millis.
+func fromMillis(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}

@@ -1,0 +1,108 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// Names in the state directory.
+const (
+	pepperFile     = "pepper"
+	adminTokenFile = "admin-token"
+)
+
+// maxSecretFile bounds what is read of a file that should hold a few lines.
+const maxSecretFile = 64 << 10
+
+// secretFiles keeps small secrets beside the database.
+type secretFiles interface {
+	// read returns a file's content, or an error that is fs.ErrNotExist.
+	read(name string) (string, error)
+	// create writes a file that does not exist yet. Callers hold the database's write lock, so that no two processes
+	// create the same one.
+	create(name, content string) error
+}
+
+// secretDirectory is secretFiles in a directory.
+type secretDirectory string
+
+func (d secretDirectory) read(name string) (string, error) {
+	path := filepath.Join(string(d), name)
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+		return "", fmt.Errorf("%s has mode %#o, so others may read the secret in it: set it to 0600", path, mode)
+	}
+	content, err := io.ReadAll(io.LimitReader(f, maxSecretFile+1))
+	if err != nil {
+		return "", err
+	}
+	if len(content) > maxSecretFile {
+		return "", fmt.Errorf("%s is longer than %d bytes", path, maxSecretFile)
+	}
+	return string(content), nil
+}
+
+// create makes the file appear with all its content or not at all, also after a crash.
+func (d secretDirectory) create(name, content string) (err error) {
+	f, err := os.CreateTemp(string(d), "."+name+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.WriteString(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(string(d), name)); err != nil {
+		return err
+	}
+	return d.sync()
+}
+
+// sync makes a rename in the directory last.
+func (d secretDirectory) sync() error {
+	if runtime.GOOS == "windows" { // it can't sync a directory, nor needs to
+		return nil
+	}
+	f, err := os.Open(string(d))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// secretMemory is secretFiles of a Store in memory.
+type secretMemory map[string]string
+
+func (m secretMemory) read(name string) (string, error) {
+	content, ok := m[name]
+	if !ok {
+		return "", fs.ErrNotExist
+	}
+	return content, nil
+}
+
+func (m secretMemory) create(name, content string) error {
+	m[name] = content
+	return nil
+}

@@ -1,0 +1,168 @@
+package state
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// KeyID is the public part of an API key: lists, logs and metrics may show it. The zero value is invalid.
+type KeyID string
+
+// keyPrincipal begins the principal of a key that has no owner.
+const keyPrincipal = "key:"
+
+// KeySpec is what an API key is created from.
+type KeySpec struct {
+	Name string // 1 to 128 printable characters; need not be unique
+
+	// Optional.
+	Owner       string    // whom the key's use counts for; empty: the key itself
+	Routes      []string  // globs of the models it may use, see Key.AllowsModel; none: all
+	RPM         int64     // requests a minute; 0: no limit
+	TPM         int64     // tokens a minute; 0: no limit
+	Concurrency int64     // runs at once; 0: no limit
+	Expires     time.Time // zero: never
+}
+
+// Key is an API key as it is known after its creation, without its secret. Times are UTC, zero for never. It is shared
+// between goroutines: nobody may change it.
+type Key struct {
+	ID          KeyID
+	Name        string
+	Owner       string
+	Routes      []string
+	RPM         int64
+	TPM         int64
+	Concurrency int64
+	Created     time.Time
+	Expires     time.Time
+	RevokedAt   time.Time
+	RevokedBy   string
+	LastUsed    time.Time // to the minute, and up to two minutes late
+}
+
+// Principal is whom the key's use counts for: its owner, or "key:" and the id.
+func (k *Key) Principal() string {
+	if k.Owner != "" {
+		return k.Owner
+	}
+	return keyPrincipal + string(k.ID)
+}
+
+// AllowsModel reports whether the key may use a model: one of its Routes matches the whole name, or it has none. '*' in
+// a pattern stands for any run of characters, '/' and none included; '?' for one character.
+func (k *Key) AllowsModel(model string) bool {
+	if len(k.Routes) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(k.Routes, func(pattern string) bool { return matchGlob(pattern, model) })
+}
+
+// mintAttempts bounds the tries to find a free id. Two in a row that are taken don't happen by chance.
+const mintAttempts = 3
+
+// CreateKey makes an API key. The Secret is the whole key; it can't be had again. A wrong field gives a *SpecError.
+func (s *Store) CreateKey(ctx context.Context, spec KeySpec) (Key, Secret, error) {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	if err := spec.check(now); err != nil {
+		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
+	}
+	routes, err := json.Marshal(slices.Concat([]string{}, spec.Routes)) // [] and not null
+	if err != nil {
+		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
+	}
+	id, secret, err := s.insertToken(ctx, clientToken, insertKey, spec.Name, spec.Owner, string(routes),
+		spec.RPM, spec.TPM, spec.Concurrency, millis(now), millis(spec.Expires))
+	if err != nil {
+		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
+	}
+	return Key{
+		ID: KeyID(id), Name: spec.Name, Owner: spec.Owner, Routes: slices.Clone(spec.Routes),
+		RPM: spec.RPM, TPM: spec.TPM, Concurrency: spec.Concurrency,
+		Created: now, Expires: fromMillis(millis(spec.Expires)),
+	}, secret, nil
+}
+
+// insertToken mints a token and inserts its row; query takes id, digest and pepper version before the columns.
+func (s *Store) insertToken(ctx context.Context, kind tokenKind, query string, columns ...any) (id string, _ Secret, err error) {
+	for range mintAttempts {
+		id, token := kind.mint()
+		digest := s.peppers.newest.digest(token)
+		args := append([]any{id, hex.EncodeToString(digest[:]), s.peppers.newest.version}, columns...)
+		_, err := queryOne(ctx, s.db.write, scanOne[string], query, args...)
+		if err == nil {
+			return id, NewSecret(token), nil
+		}
+		if !errors.Is(err, sql.ErrNoRows) {
+			return "", Secret{}, err
+		}
+	}
+	return "", Secret{}, errors.New("found no free id")
+}
+
+// Keys returns all keys, revoked and expired ones too, the oldest first.
+func (s *Store) Keys(ctx context.Context) ([]Key, error) {
+	records, err := queryAll(ctx, s.db.read, scanKey, queryKeys)
+	if err != nil {
+		return nil, fmt.Errorf("list keys: %w", err)
+	}
+	keys := make([]Key, len(records))
+	for i, record := range records {
+		keys[i] = record.key
+		if used := s.uses.last(record.key.ID); used.After(keys[i].LastUsed) {
+			keys[i].LastUsed = used
+		}
+	}
+	return keys, nil
+}
+
+// RevokeKey ends a key for good: in this process before it returns, in others within the cache's 5 s. A key that is
+// revoked already stays as it is. ErrNotFound if there is no such key.
+func (s *Store) RevokeKey(ctx context.Context, id KeyID, by string) error {
+	if err := s.revoke(ctx, revokeKey, string(id), by); err != nil {
+		return fmt.Errorf("revoke key %q: %w", id, err)
+	}
+	s.keys.forget(id)
+	return nil
+}
+
+// revoke runs one of the revocation queries.
+func (s *Store) revoke(ctx context.Context, query, id, by string) error {
+	if err := checkName("by", by); err != nil {
+		return err
+	}
+	_, err := queryOne(ctx, s.db.write, scanOne[string], query, id, millis(time.Now()), by)
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrNotFound
+	}
+	return err
+}
+
+// scanKey reads a row of keyColumns.
+func scanKey(rows *sql.Rows) (*keyRecord, error) {
+	r := new(keyRecord)
+	var digest, routes string
+	var created, expires, used, revoked int64
+	k := &r.key
+	err := rows.Scan(&k.ID, &digest, &r.stored.version, &k.Name, &k.Owner, &routes, &k.RPM, &k.TPM, &k.Concurrency,
+		&created, &expires, &used, &revoked, &k.RevokedBy)
+	if err == nil {
+		err = r.stored.parse(digest)
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(routes), &k.Routes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read key %q: %w", k.ID, err)
+	}
+	k.Created, k.Expires, k.RevokedAt = fromMillis(created), fromMillis(expires), fromMillis(revoked)
+	k.LastUsed = fromMillis(used)
+	r.usedMinute.Store(used / time.Minute.Milliseconds())
+	return r, nil
+}

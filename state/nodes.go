@@ -1,0 +1,115 @@
+package state
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"iop/execution"
+)
+
+// Why a Node may not have a name.
+var (
+	// ErrNodeTaken says that the name belongs to another join token that is still valid.
+	ErrNodeTaken = errors.New("the node name belongs to another join token")
+	// ErrWrongNode says that the join token is for another name.
+	ErrWrongNode = errors.New("the join token is for another node name")
+)
+
+// NodeClaim says whom a Node's name belongs to.
+type NodeClaim struct {
+	Node    execution.NodeID
+	Token   JoinTokenID
+	Claimed time.Time // when that token first used the name
+}
+
+// ClaimNode gives a Node's name to the join token, if it is free, the token's own already, or held by a token that is
+// revoked or expired. It decides in one atomic step, so that of two tokens only one gets a name. Otherwise the error is
+// ErrNodeTaken, ErrWrongNode, or what VerifyJoinToken would say.
+func (s *Store) ClaimNode(ctx context.Context, token JoinTokenID, node execution.NodeID) error {
+	if err := s.claimNode(ctx, token, node); err != nil {
+		return fmt.Errorf("claim node %q: %w", node, err)
+	}
+	return nil
+}
+
+func (s *Store) claimNode(ctx context.Context, token JoinTokenID, node execution.NodeID) error {
+	if err := node.Validate(); err != nil {
+		return err
+	}
+	now := time.Now()
+	_, err := queryOne(ctx, s.db.write, scanOne[string], claimNode, string(node), string(token), millis(now))
+	if !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	// It is refused; this only finds out why.
+	record, err := s.joinTokenRecord(ctx, token)
+	if err != nil {
+		return err
+	}
+	if err := record.token.usable(now); err != nil {
+		return err
+	}
+	if record.token.Node != "" && record.token.Node != node {
+		return ErrWrongNode
+	}
+	return ErrNodeTaken
+}
+
+// NodeOwner returns the claim of one name. ErrNotFound if nobody has claimed it.
+func (s *Store) NodeOwner(ctx context.Context, node execution.NodeID) (NodeClaim, error) {
+	claim, err := queryOne(ctx, s.db.read, scanNodeClaim, queryNodeClaim, string(node))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return NodeClaim{}, fmt.Errorf("owner of node %q: %w", node, err)
+	}
+	return claim, nil
+}
+
+// NodeClaims returns all claims, by name. A claim stays when its token ends.
+func (s *Store) NodeClaims(ctx context.Context) ([]NodeClaim, error) {
+	claims, err := queryAll(ctx, s.db.read, scanNodeClaim, queryNodeClaims)
+	if err != nil {
+		return nil, fmt.Errorf("list node claims: %w", err)
+	}
+	return claims, nil
+}
+
+func scanNodeClaim(rows *sql.Rows) (claim NodeClaim, err error) {
+	var claimed int64
+	err = rows.Scan(&claim.Node, &claim.Token, &claimed)
+	claim.Claimed = fromMillis(claimed)
+	return claim, err
+}
+
+// maxSeenAhead is how far above the last known generation a Node's word counts. Its word matters when the state was
+// lost or restored from a backup: an honest Node is then ahead by the sessions since, and reconnecting once a second it
+// takes twelve days to be ahead by this much. Anything above is a fault or a lie, and is ignored rather than cut down
+// to the limit, so that a liar moves the number no further than an honest Node does. A lie below it costs nothing: it
+// is the liar's own numbers that it uses up, and 2^43 such lies fit in.
+const maxSeenAhead = 1 << 20
+
+// NextGeneration returns a generation for the Node that is greater than any it was given before and, within bounds,
+// than the one that it says it has seen. It is on disk before it is returned: no crash brings a number back. A number
+// may be lost, when the context ends at the wrong moment.
+func (s *Store) NextGeneration(ctx context.Context, node execution.NodeID, seen execution.Generation) (execution.Generation, error) {
+	if err := node.Validate(); err != nil {
+		return 0, fmt.Errorf("next generation: %w", err)
+	}
+	if seen > math.MaxInt64-maxSeenAhead { // not a number that a column holds, so no honest one
+		seen = 0
+	}
+	next, err := queryOne(ctx, s.db.write, scanOne[int64], nextGeneration, string(node), int64(seen), int64(maxSeenAhead))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = errors.New("its numbers are used up")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("next generation of node %q: %w", node, err)
+	}
+	return execution.Generation(next), nil
+}

@@ -1,0 +1,71 @@
+package state
+
+// Every query of the package, in SQL that SQLite and PostgreSQL both understand. A parameter whose type PostgreSQL
+// can't infer from a column beside it is cast.
+const (
+	queryPeppers = `SELECT version, proof FROM peppers ORDER BY version`
+
+	insertPepper = `INSERT INTO peppers (version, proof) VALUES ($1, $2)`
+
+	keyColumns = `id, digest, pepper_version, name, owner, routes, rpm, tpm, concurrency,
+		created_at, expires_at, last_used_at, revoked_at, revoked_by`
+
+	insertKey = `INSERT INTO api_keys (` + keyColumns + `)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 0, 0, '')
+		ON CONFLICT (id) DO NOTHING RETURNING id`
+
+	queryKey = `SELECT ` + keyColumns + ` FROM api_keys WHERE id = $1`
+
+	queryKeys = `SELECT ` + keyColumns + ` FROM api_keys ORDER BY created_at, id`
+
+	// The first revocation stays: a second one must not hide who made it and when.
+	revokeKey = `UPDATE api_keys SET
+			revoked_by = CASE WHEN revoked_at = 0 THEN CAST($3 AS TEXT) ELSE revoked_by END,
+			revoked_at = CASE WHEN revoked_at = 0 THEN CAST($2 AS BIGINT) ELSE revoked_at END
+		WHERE id = $1 RETURNING id`
+
+	touchKey = `UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND last_used_at < $2`
+
+	joinTokenColumns = `id, digest, pepper_version, node, created_at, expires_at, revoked_at`
+
+	insertJoinToken = `INSERT INTO join_tokens (` + joinTokenColumns + `, revoked_by)
+		VALUES ($1, $2, $3, $4, $5, $6, 0, '')
+		ON CONFLICT (id) DO NOTHING RETURNING id`
+
+	queryJoinToken = `SELECT ` + joinTokenColumns + ` FROM join_tokens WHERE id = $1`
+
+	queryJoinTokens = `SELECT ` + joinTokenColumns + ` FROM join_tokens ORDER BY created_at, id`
+
+	revokeJoinToken = `UPDATE join_tokens SET
+			revoked_by = CASE WHEN revoked_at = 0 THEN CAST($3 AS TEXT) ELSE revoked_by END,
+			revoked_at = CASE WHEN revoked_at = 0 THEN CAST($2 AS BIGINT) ELSE revoked_at END
+		WHERE id = $1 RETURNING id`
+
+	// One statement decides: the token must be valid for this name, and the name must be free, already the token's own,
+	// or held by a token that is no longer valid. No row comes back when one of these fails.
+	claimNode = `INSERT INTO node_claims (node, token_id, claimed_at)
+		SELECT CAST($1 AS TEXT), t.id, CAST($3 AS BIGINT) FROM join_tokens t
+			WHERE t.id = $2 AND (t.node = '' OR t.node = $1)
+				AND t.revoked_at = 0 AND (t.expires_at = 0 OR t.expires_at > $3)
+		ON CONFLICT (node) DO UPDATE SET
+			claimed_at = CASE WHEN node_claims.token_id = excluded.token_id THEN node_claims.claimed_at
+				ELSE excluded.claimed_at END,
+			token_id = excluded.token_id
+		WHERE node_claims.token_id = excluded.token_id OR NOT EXISTS (
+			SELECT 1 FROM join_tokens o WHERE o.id = node_claims.token_id
+				AND o.revoked_at = 0 AND (o.expires_at = 0 OR o.expires_at > $3))
+		RETURNING token_id`
+
+	queryNodeClaim = `SELECT node, token_id, claimed_at FROM node_claims WHERE node = $1`
+
+	queryNodeClaims = `SELECT node, token_id, claimed_at FROM node_claims ORDER BY node`
+
+	// $2 is what the Node says it has seen, $3 how far above ours that may be to count.
+	nextGeneration = `INSERT INTO generations (node, generation)
+		VALUES ($1, CASE WHEN CAST($2 AS BIGINT) <= CAST($3 AS BIGINT) THEN CAST($2 AS BIGINT) + 1 ELSE 1 END)
+		ON CONFLICT (node) DO UPDATE SET generation = CASE
+			WHEN $2 > generations.generation AND $2 - generations.generation <= $3 THEN $2 + 1
+			ELSE generations.generation + 1 END
+		WHERE generations.generation < 9223372036854775807
+		RETURNING generation`
+)

@@ -1,0 +1,5 @@
+//go:build race
+
+package state
+
+func init() { raceEnabled = true }
