@@ -1,0 +1,109 @@
+# `make` alone lists the targets. Everything they need beside Go, Python and Node.js they install under .cache/.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS   += --no-print-directory
+.DEFAULT_GOAL := help
+
+RESULTS   := .cache/test
+TESTCOUNT := .cache/bin/testcount
+
+# Where go test runs: everything; the end-to-end tests (real processes, real SDKs); and the rest.
+ALL  = $(shell go list ./... ./.ci/testcount)
+E2E  = $(filter iop/e2e%,$(ALL))
+UNIT = $(filter-out iop/e2e%,$(ALL))
+
+# Fails, and prints them, where files are not as gofmt writes them.
+UNFORMATTED = ! git ls-files -co --exclude-standard "*.go" | xargs gofmt -l | grep .
+
+# How long `make fuzz` spends on each target, and what `make bench` runs.
+FUZZTIME  ?= 30s
+BENCH     ?= .
+BENCHTIME ?= 1s
+COUNT     ?= 1
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: dev
+dev: ## Edge and Node in one process, on a provider found here or on the built-in simulator
+	@go run ./cmd/iop dev
+
+.PHONY: build
+build: ## bin/iop, one static binary
+	@CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/iop ./cmd/iop
+
+.PHONY: check
+check: ## what to run before each commit, under two minutes: format, vet, staticcheck, short tests
+	@$(UNFORMATTED) || { echo "not formatted: gofmt -w"; exit 1; }
+	@go vet $(ALL)
+	@go tool staticcheck $(ALL)
+	@go test -short $(UNIT)
+
+.PHONY: test
+test: ## everything that decides whether a change may land; the last line is "N passed, N failed"
+	@rm -rf $(RESULTS); mkdir -p $(RESULTS) .cache/bin
+	@go build -o $(TESTCOUNT) ./.ci/testcount
+	@status=0; \
+	$(MAKE) -k test-static test-unit test-e2e || status=1; \
+	echo; $(TESTCOUNT) sum $(RESULTS)/summary \
+		$(RESULTS)/{format,vet,staticcheck,govulncheck,unit,e2e}.json || status=1; \
+	exit $$status
+
+.PHONY: test-static
+test-static: $(TESTCOUNT)
+	@status=0; check() { $(TESTCOUNT) check $(RESULTS)/$$1.json "$$@" || status=1; }; \
+	check format bash -c '$(UNFORMATTED)'; \
+	check vet go vet -tags engine ./... ./.ci/testcount; \
+	check staticcheck go tool staticcheck $(ALL); \
+	check govulncheck .ci/govulncheck; \
+	exit $$status
+
+.PHONY: test-unit
+test-unit: $(TESTCOUNT) ## every test of the packages, with the race detector, in random order
+	@go test -json -race -shuffle=on -timeout 20m $(UNIT) 2>&1 | $(TESTCOUNT) read $(RESULTS)/unit.json
+
+.PHONY: test-e2e
+test-e2e: $(TESTCOUNT) sdk ## real processes, real SDKs, faults
+	@go test -json -count=1 -timeout 60m $(E2E) 2>&1 | $(TESTCOUNT) read $(RESULTS)/e2e.json
+
+$(TESTCOUNT): $(wildcard .ci/testcount/*.go)
+	@mkdir -p $(RESULTS) .cache/bin
+	@go build -o $@ ./.ci/testcount
+
+.PHONY: sdk
+sdk: ## install the SDKs that the end-to-end tests drive, under .cache/sdk
+	@e2e/sdk/setup.sh
+
+.PHONY: test-engine
+test-engine: ## the whole path on a real inference engine; builds llama.cpp the first time (ten minutes)
+	@e2e/engine/setup.sh
+	@go test -tags engine -count=1 -v -timeout 20m ./e2e/engine/
+
+.PHONY: bench
+bench: ## Go benchmarks, in benchstat's format: BENCH=regexp, BENCHTIME=1s, COUNT=1
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(COUNT) -timeout 60m $(UNIT) \
+		| grep -vE '^(\?|PASS|ok) ' | grep -v '^PASS$$'
+
+.PHONY: fuzz
+fuzz: ## each fuzz target in turn: FUZZTIME=30s
+	@for package in $(UNIT); do \
+		dir=$$(go list -f '{{.Dir}}' $$package); \
+		for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go 2>/dev/null | cut -c6-); do \
+			echo "fuzz $$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done
+
+.PHONY: generate
+generate: ## the Go code of the wire contract, from tunnel/wire/iop.proto
+	@go run ./tunnel/wire/protogen tunnel/wire
+
+.PHONY: docker
+docker: build ## the container image iop:dev, from bin/iop
+	@docker build -q -t iop:dev -f deploy/Dockerfile .
+
+.PHONY: clean
+clean: ## remove what was built and installed here
+	@rm -rf bin .cache
