@@ -1,0 +1,401 @@
+package tunnel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"google.golang.org/protobuf/proto"
+
+	"iop/execution"
+	"iop/tunnel/wire"
+)
+
+const (
+	// registerTime is how long a Node may take from the upgrade to REGISTER.
+	registerTime = 10 * time.Second
+	// admitTime is how long Directory.Register may take: a state that is slow, an incumbent that is probed.
+	admitTime = 15 * time.Second
+	// readyTime is how long a Node may take from REGISTERED to READY.
+	readyTime = 30 * time.Second
+)
+
+// Directory is what an Acceptor asks of the Edge. Register, Ready, Online, Refreshed, Draining and Gone are called in
+// order for one session, never two at once. All but Authenticate and Register must return at once.
+type Directory interface {
+	// Authenticate is asked before the upgrade. A *Refusal is told to the caller with status 401; any other error
+	// becomes 503.
+	Authenticate(r *http.Request) (Identity, error)
+	// Register is asked once REGISTER has arrived: the session's Node, BootID, Identity, HighestSeen and Replaces
+	// are set, its models not yet known. It returns the session's generation or a *Refusal. It may take until ctx ends.
+	Register(ctx context.Context, s *NodeSession) (execution.Generation, error)
+	// Ready is called when READY has arrived, before READY_ACK is sent; s.Info is complete. A *Refusal ends the
+	// session. If it returns nil the session is the Node's current one from now on; Open works when Online is called.
+	Ready(s *NodeSession) error
+	// Online is called right after READY_ACK was queued: runs may be opened.
+	Online(s *NodeSession)
+	// Refreshed is called when s.Info changed.
+	Refreshed(s *NodeSession)
+	// Draining is called when the Node said that it takes no new runs.
+	Draining(s *NodeSession)
+	// Gone is called exactly once for each session that Register accepted, after the last run of it has its
+	// terminal. cause is an *EndError.
+	Gone(s *NodeSession, cause error)
+}
+
+// AcceptorConfig configures an Acceptor.
+type AcceptorConfig struct {
+	EdgeID    string    // required; told to Nodes
+	Directory Directory // required
+	// Optional.
+	MaxStreams int          // runs at once in one session; default and most wire.MaxStreams
+	Logger     *slog.Logger // default slog.Default()
+	Metrics    *Metrics     // default a fresh one
+}
+
+// Acceptor is the Edge's end of all tunnels: an http.Handler for GET /tunnel/v1.
+type Acceptor struct {
+	// Static after construction.
+	cfg    AcceptorConfig
+	budget *budget
+	ctx    context.Context // ends at Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // every goroutine of every session
+
+	mu       sync.Mutex
+	sessions map[*NodeSession]bool // guarded by mu; registered and not ended
+	draining bool                  // guarded by mu
+	closed   bool                  // guarded by mu
+}
+
+// NewAcceptor checks cfg and returns an Acceptor.
+func NewAcceptor(cfg AcceptorConfig) (*Acceptor, error) {
+	switch {
+	case cfg.EdgeID == "":
+		return nil, errors.New("tunnel: EdgeID is required")
+	case cfg.Directory == nil:
+		return nil, errors.New("tunnel: Directory is required")
+	case cfg.MaxStreams < 0 || cfg.MaxStreams > wire.MaxStreams:
+		return nil, fmt.Errorf("tunnel: MaxStreams %d is not in 1 to %d", cfg.MaxStreams, wire.MaxStreams)
+	}
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = wire.MaxStreams
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = &Metrics{}
+	}
+	a := &Acceptor{cfg: cfg, budget: newBudget(), sessions: make(map[*NodeSession]bool)}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	return a, nil
+}
+
+// Metrics returns the counters of all sessions.
+func (a *Acceptor) Metrics() *Metrics { return a.cfg.Metrics }
+
+// ServeHTTP upgrades the request and hands the session to goroutines of the Acceptor's own; it returns at once, so
+// that an idle Node holds none of the server's buffers.
+func (a *Acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !a.enter() {
+		w.Header().Set("Retry-After", "1")
+		writeRefusal(w, http.StatusServiceUnavailable, &Refusal{Code: "draining", Message: "this Edge is stopping; connect again in a moment"})
+		return
+	}
+	identity, err := a.cfg.Directory.Authenticate(r)
+	if err != nil {
+		a.wg.Done()
+		a.refuseRequest(w, r, err)
+		return
+	}
+	conn, err := acceptConn(w, r)
+	if err != nil {
+		a.wg.Done()
+		a.cfg.Logger.Info("tunnel: upgrade refused", "remote", r.RemoteAddr, "err", err)
+		return
+	}
+	s := &NodeSession{acceptor: a, identity: identity, remote: r.RemoteAddr}
+	go func() {
+		defer a.wg.Done()
+		s.serve(conn)
+	}()
+}
+
+// enter counts a session's goroutine in, unless the Acceptor is ending.
+func (a *Acceptor) enter() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.draining || a.closed {
+		return false
+	}
+	a.wg.Add(1)
+	return true
+}
+
+func (a *Acceptor) refuseRequest(w http.ResponseWriter, r *http.Request, err error) {
+	a.cfg.Metrics.Refusals.Add(1)
+	refusal, ok := errors.AsType[*Refusal](err)
+	if !ok {
+		a.cfg.Logger.Error("tunnel: a Node can't be authenticated", "remote", r.RemoteAddr, "err", err)
+		writeRefusal(w, http.StatusServiceUnavailable, &Refusal{Code: "unavailable", Message: "the Edge can't check join tokens now"})
+		return
+	}
+	a.cfg.Logger.Warn("tunnel: Node refused", "remote", r.RemoteAddr, "code", refusal.Code, "message", refusal.Message)
+	w.Header().Set("WWW-Authenticate", `Bearer realm="iop tunnel"`)
+	writeRefusal(w, http.StatusUnauthorized, refusal)
+}
+
+func writeRefusal(w http.ResponseWriter, status int, r *Refusal) {
+	w.Header().Set("Content-Type", "application/json")
+	if r.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(r.RetryAfter.Seconds()+0.999)))
+	}
+	w.WriteHeader(status)
+	// The client may be gone; there is nobody to tell.
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"error": map[string]any{"message": r.Message, "type": "tunnel_error", "param": nil, "code": r.Code},
+	})
+}
+
+// serve runs one session from REGISTER to its end.
+func (s *NodeSession) serve(conn messageConn) {
+	a := s.acceptor
+	defer conn.kill()
+	late := time.AfterFunc(registerTime, conn.kill)
+	stop := context.AfterFunc(a.ctx, conn.kill)
+	defer stop()
+	if err := s.readRegister(conn); err != nil {
+		late.Stop()
+		a.cfg.Logger.Info("tunnel: no registration", "remote", s.remote, "err", err)
+		return
+	}
+	late.Stop()
+	log := a.cfg.Logger.With("node", string(s.node))
+	s.link.init(conn, s, log, a.cfg.Metrics, a.budget)
+	s.link.rxSeq = 1
+	if err := s.admit(); err != nil {
+		a.cfg.Metrics.Refusals.Add(1)
+		refusal := asRefusal(err)
+		log.Warn("tunnel: registration refused", "remote", s.remote, "code", refusal.Code, "message", refusal.Message, "err", err)
+		s.answerRefused(conn, refusal)
+		return
+	}
+	stop()
+	a.run(s)
+}
+
+func asRefusal(err error) *Refusal {
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		return r
+	}
+	return &Refusal{Code: "unavailable", Message: "the Edge can't register Nodes now"}
+}
+
+// readRegister reads the one frame that a stranger may send.
+func (s *NodeSession) readRegister(conn messageConn) error {
+	buf := messageBuffers.Get().(*[]byte)
+	defer messageBuffers.Put(buf)
+	message, err := conn.read((*buf)[:wire.MaxMessage])
+	if err != nil {
+		return err
+	}
+	h, payload, rest, err := wire.Next(message)
+	if err != nil {
+		return err
+	}
+	if h.Type != wire.TypeRegister || h.Seq != 0 || len(rest) > 0 {
+		return protocolError("%s where REGISTER is due", h.Type)
+	}
+	s.register = &wire.RegisterRequest{}
+	if err := proto.Unmarshal(payload, s.register); err != nil {
+		return protocolError("REGISTER: %w", err)
+	}
+	s.node = execution.NodeID(s.register.NodeName)
+	s.info.Store(&NodeInfo{Labels: s.register.Labels, Version: truncate(s.register.SoftwareVersion, maxNameBytes)})
+	return nil
+}
+
+// admit checks REGISTER, asks the Directory for a generation and answers REGISTERED.
+func (s *NodeSession) admit() error {
+	if err := checkRegister(s.register); err != nil {
+		return &Refusal{Code: "bad_request", Message: err.Error()}
+	}
+	a := s.acceptor
+	s.hooks = make(chan struct{}, 1)
+	s.runs = make(map[uint32]*Run)
+	s.commands = make(map[uint64]chan *wire.CommandResult)
+	s.maxStreams = a.cfg.MaxStreams
+	s.since = time.Now()
+	ctx, cancel := context.WithTimeout(a.ctx, admitTime)
+	defer cancel()
+	generation, err := a.cfg.Directory.Register(ctx, s)
+	if err != nil {
+		return err
+	}
+	s.generation = generation
+	s.link.log = s.link.log.With("generation", uint64(generation))
+	if !a.add(s) {
+		a.cfg.Directory.Gone(s, &EndError{Code: goodbyeShutdown, Message: "the Edge is stopping"})
+		return &Refusal{Code: "draining", Message: "this Edge is stopping; connect again in a moment"}
+	}
+	return nil
+}
+
+func checkRegister(r *wire.RegisterRequest) error {
+	if err := execution.NodeID(r.NodeName).Validate(); err != nil {
+		return fmt.Errorf("node_name: %w", err)
+	}
+	spoken := false
+	for _, v := range r.ProtocolVersions {
+		spoken = spoken || v == wire.ProtocolVersion
+	}
+	switch {
+	case !spoken:
+		return fmt.Errorf("protocol_versions: %v, and this Edge speaks %d", r.ProtocolVersions, wire.ProtocolVersion)
+	case r.BootId == "" || len(r.BootId) > maxNameBytes:
+		return fmt.Errorf("boot_id: missing or over %d bytes", maxNameBytes)
+	case len(r.Labels) > maxLabels:
+		return fmt.Errorf("labels: %d, over %d", len(r.Labels), maxLabels)
+	}
+	for k, v := range r.Labels {
+		if k == "" || len(k) > maxNameBytes || len(v) > maxNameBytes {
+			return fmt.Errorf("labels: a name or value is empty or over %d bytes", maxNameBytes)
+		}
+	}
+	return nil
+}
+
+// answerRefused says why in REGISTERED, then closes.
+func (s *NodeSession) answerRefused(conn messageConn, r *Refusal) {
+	timer := time.AfterFunc(farewellTime, conn.kill)
+	defer timer.Stop()
+	if s.writeRegistered(&wire.RegisterResponse{Refusal: &wire.Refusal{
+		Code: r.Code, Message: truncate(r.Message, 1024), RetryAfterMs: millis(r.RetryAfter),
+	}}) == nil {
+		conn.close(websocket.StatusPolicyViolation, truncate(r.Code, 64))
+	}
+}
+
+func (s *NodeSession) writeRegistered(m *wire.RegisterResponse) error {
+	m.EdgeId = s.acceptor.cfg.EdgeID
+	m.EdgeTimeUnixMs = time.Now().UnixMilli()
+	m.ProtocolVersion = wire.ProtocolVersion
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	seq := s.link.txSeq
+	s.link.txSeq++
+	return s.link.conn.write(wire.AppendFrame(nil, wire.FrameHeader{Type: wire.TypeRegistered, Seq: seq}, payload))
+}
+
+// run drives a registered session until its socket is closed.
+func (a *Acceptor) run(s *NodeSession) {
+	l := &s.link
+	l.metrics.Sessions.Add(1)
+	err := s.writeRegistered(&wire.RegisterResponse{
+		Generation: uint64(s.generation),
+		Config:     &wire.EdgeConfig{},
+		MaxStreams: uint32(s.maxStreams),
+	})
+	if err != nil {
+		l.fail(&EndError{Code: goodbyeLost, Message: "the connection broke at registration", Err: err})
+	}
+	l.log.Info("tunnel: registered", "remote", s.remote, "boot_id", s.register.BootId)
+	unready := time.AfterFunc(readyTime, func() {
+		l.mu.Lock()
+		online := s.online
+		l.mu.Unlock()
+		if !online {
+			l.fail(&EndError{Code: goodbyeProtocol, Message: "READY was not sent in 30 s"})
+		}
+	})
+	defer unready.Stop()
+	l.wg.Go(l.writeLoop)
+	l.readLoop()
+	l.wg.Wait()
+	a.remove(s)
+}
+
+func (a *Acceptor) add(s *NodeSession) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.draining || a.closed {
+		return false
+	}
+	a.sessions[s] = true
+	return true
+}
+
+func (a *Acceptor) remove(s *NodeSession) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.sessions, s)
+}
+
+// sessionEnded tells the Directory, in order with the session's other calls. On a goroutine of its own: the caller
+// may be the Directory itself, holding what Gone needs.
+func (a *Acceptor) sessionEnded(s *NodeSession, end *EndError) {
+	a.cfg.Metrics.Sessions.Add(-1)
+	go func() {
+		defer s.link.wg.Done()
+		s.hooks <- struct{}{}
+		defer func() { <-s.hooks }()
+		a.cfg.Directory.Gone(s, end)
+	}()
+}
+
+func (a *Acceptor) all() []*NodeSession {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := make([]*NodeSession, 0, len(a.sessions))
+	for s := range a.sessions {
+		list = append(list, s)
+	}
+	return list
+}
+
+// Drain refuses new sessions, tells every Node to reconnect elsewhere (or here again, to the next process) and waits
+// until all runs have ended or ctx ends; then every session ends, its remaining runs as cancelled, shutdown.
+func (a *Acceptor) Drain(ctx context.Context) error {
+	a.mu.Lock()
+	a.draining = true
+	a.mu.Unlock()
+	sessions := a.all()
+	// A deadline of its own, beyond the caller's: whoever drains the process ends what is left.
+	for _, s := range sessions {
+		s.Drain("the Edge is stopping", 0, 30*time.Second, time.Hour)
+	}
+	var err error
+	for _, s := range sessions {
+		select {
+		case <-s.whenIdle():
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	for _, s := range sessions {
+		s.link.fail(&EndError{Code: goodbyeShutdown, Message: "the Edge is stopping", Run: execution.CodeShutdown})
+	}
+	return err
+}
+
+// Close ends every session at once (its runs as cancelled, shutdown) and waits for their goroutines.
+func (a *Acceptor) Close() {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	for _, s := range a.all() {
+		s.link.fail(&EndError{Code: goodbyeShutdown, Message: "the Edge is stopping", Run: execution.CodeShutdown})
+	}
+	a.cancel()
+	a.wg.Wait()
+}

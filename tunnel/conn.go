@@ -1,0 +1,166 @@
+package tunnel
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"iop/tunnel/wire"
+)
+
+// messageConn moves whole messages over one WebSocket. Reads and writes carry no context: a context that ends during
+// either would close the connection under every run of it. Whoever wants it closed calls kill.
+type messageConn struct {
+	ws   *websocket.Conn
+	cork *corkedConn
+}
+
+// read reads one message into buf, which must hold wire.MaxMessage bytes.
+func (c messageConn) read(buf []byte) ([]byte, error) {
+	typ, r, err := c.ws.Reader(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return readAll(typ, r, buf)
+}
+
+func readAll(typ websocket.MessageType, r io.Reader, buf []byte) ([]byte, error) {
+	if typ != websocket.MessageBinary {
+		return nil, fmt.Errorf("%w: a text message", errProtocol)
+	}
+	n := 0
+	for {
+		if n == len(buf) {
+			// Only EOF may follow a message of the full size.
+			var one [1]byte
+			if m, err := r.Read(one[:]); m > 0 || err != io.EOF {
+				return nil, fmt.Errorf("%w: a message over %d bytes", errProtocol, len(buf))
+			}
+			return buf[:n], nil
+		}
+		m, err := r.Read(buf[n:])
+		n += m
+		if err == io.EOF {
+			return buf[:n], nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// write sends one message with one write to the socket.
+func (c messageConn) write(message []byte) error {
+	c.cork.hold()
+	err := c.ws.Write(context.Background(), websocket.MessageBinary, message)
+	if ferr := c.cork.release(); err == nil {
+		err = ferr
+	}
+	return err
+}
+
+// close runs the closing handshake, for as long as the peer takes part; kill bounds it.
+func (c messageConn) close(code websocket.StatusCode, reason string) {
+	// The error says only whether the peer answered the close frame in time; the connection is closed either way.
+	_ = c.ws.Close(code, reason)
+}
+
+// kill closes the socket under whatever is blocked on it. The library's CloseNow does not do that while a Close is
+// under way.
+func (c messageConn) kill() { _ = c.cork.Close() }
+
+// corkedConn gathers the pieces of one message (frame header, masked blocks of 4 KiB, TLS records) into one system
+// call. Between hold and release writes are gathered; outside they pass through.
+type corkedConn struct {
+	net.Conn
+
+	mu   sync.Mutex
+	held *[]byte // or nil: writes pass through
+}
+
+var corkBuffers = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxMessage+4096); return &b }}
+
+func (c *corkedConn) hold() {
+	c.mu.Lock()
+	c.held = corkBuffers.Get().(*[]byte)
+	c.mu.Unlock()
+}
+
+// release writes what was gathered. A write by the library's control frames waits on mu meanwhile: it can't fall
+// between two halves of a message.
+func (c *corkedConn) release() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	buf := c.held
+	c.held = nil
+	_, err := c.Conn.Write(*buf)
+	if cap(*buf) <= 2*wire.MaxMessage {
+		*buf = (*buf)[:0]
+		corkBuffers.Put(buf)
+	}
+	return err
+}
+
+func (c *corkedConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held != nil {
+		*c.held = append(*c.held, p...)
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// corkingWriter is a ResponseWriter whose hijacked connection is corked.
+type corkingWriter struct {
+	http.ResponseWriter
+	cork *corkedConn // set by Hijack
+}
+
+func (w *corkingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	// The server's deadlines were for the request's head; a tunnel lives on heartbeats.
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, nil, err
+	}
+	tuneSocket(conn)
+	w.cork = &corkedConn{Conn: conn}
+	// A small writer: each message is gathered by the cork anyway, and a thousand idle Nodes hold no buffers.
+	return w.cork, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(w.cork, 1024)), nil
+}
+
+// acceptConn upgrades a request that was found good.
+func acceptConn(w http.ResponseWriter, r *http.Request) (messageConn, error) {
+	cw := &corkingWriter{ResponseWriter: w}
+	ws, err := websocket.Accept(cw, r, &websocket.AcceptOptions{
+		Subprotocols:   []string{wire.Subprotocol},
+		OnPingReceived: ignorePing,
+	})
+	if err != nil {
+		return messageConn{}, err
+	}
+	c := messageConn{ws: ws, cork: cw.cork}
+	ws.SetReadLimit(wire.MaxMessage)
+	if ws.Subprotocol() != wire.Subprotocol {
+		// Not the handshake's close: a stranger may take its time over that.
+		go func() {
+			time.AfterFunc(time.Second, c.kill)
+			c.close(websocket.StatusPolicyViolation, "subprotocol "+wire.Subprotocol+" is required")
+		}()
+		return messageConn{}, fmt.Errorf("%w: subprotocol missing", errProtocol)
+	}
+	return c, nil
+}
+
+// ignorePing answers no ping: a pong that meets a blocked write would end the reader after 5 s.
+func ignorePing(context.Context, []byte) bool { return false }

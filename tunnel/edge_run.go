@@ -1,0 +1,359 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"iop/execution"
+	"iop/tunnel/wire"
+)
+
+// OpenSpec is what NodeSession.Open needs.
+type OpenSpec struct {
+	Open *wire.Open // required; BodyLength is set by Open
+	Body []byte     // may be nil
+	// Released is called exactly once, when the run's capacity place on the Node is free again: at provider_done, at
+	// END, or when the session ends; not when only the Edge gave the run up. It is called without locks held, from
+	// any goroutine, and must return at once. Or nil.
+	Released func()
+}
+
+// Batch is what has arrived since the last Take.
+type Batch struct {
+	Head *wire.Head // at most once, before any Data
+	// Data is body bytes, valid until the next Take, which also gives their credit back to the Node.
+	Data []byte
+	// AtBorder: the last byte that arrived (in this batch or before) ends an SSE event.
+	AtBorder bool
+	// End is set exactly once, in the last batch.
+	End *execution.Terminal
+}
+
+// Run is the Edge's end of one run. Take and Ready are for one goroutine; the rest for any.
+type Run struct {
+	stream
+	// Guarded by link.mu.
+	runID    execution.RunID
+	head     *wire.Head
+	headSeen bool
+	terminal *execution.Terminal // made; given away once
+	decided  bool                // terminal made
+	given    bool
+	dropping bool // nobody takes any more
+	phase    execution.Phase
+	lent     int // bytes of the last batch, credit due at the next Take
+	missed   int // successive HEARTBEATs that did not know it
+	cancel   *time.Timer
+	released func() // nil once called
+}
+
+// Ready receives when Take has something to return. It is never closed.
+func (r *Run) Ready() <-chan struct{} { return r.ready }
+
+// Take returns what has arrived; ok is false if nothing has. After a batch with End nothing follows.
+func (r *Run) Take() (b Batch, ok bool) {
+	l := r.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.consumedLocked(r.lent)
+	r.lent = 0
+	b.AtBorder = r.rx.border
+	if r.head != nil {
+		b.Head, r.head = r.head, nil
+		ok = true
+	}
+	if len(r.rx.buf) > 0 {
+		b.Data = r.takeLocked()
+		r.lent = len(b.Data)
+		ok = true
+	}
+	if r.terminal != nil && !r.given {
+		r.given = true
+		b.End = r.terminal
+		ok = true
+	}
+	return b, ok
+}
+
+// Phase returns the highest phase known.
+func (r *Run) Phase() execution.Phase {
+	r.link.mu.Lock()
+	defer r.link.mu.Unlock()
+	return r.phase
+}
+
+// OpenWritten reports whether the OPEN frame was handed to the socket: if not, no Node has seen the run.
+func (r *Run) OpenWritten() bool {
+	r.link.mu.Lock()
+	defer r.link.mu.Unlock()
+	return r.tx.started
+}
+
+// Cancel asks the Node to end the run. The terminal follows in a batch: the Node's own, or after 10 s the Edge's
+// (cancelled, cancel_timeout). If OPEN was not written yet the terminal is there at once. Idempotent.
+func (r *Run) Cancel(code execution.Code, reason string) {
+	r.link.mu.Lock()
+	r.cancelLocked(code, reason)
+	r.unlock()
+}
+
+// Abandon is Cancel for a caller that won't Take any more: what arrives is dropped.
+func (r *Run) Abandon(code execution.Code, reason string) {
+	r.link.mu.Lock()
+	r.dropping = true
+	r.rx.buf, r.rx.spare, r.head = nil, nil, nil
+	r.cancelLocked(code, reason)
+	r.unlock()
+}
+
+// unlock releases the link's lock and calls what became due under it.
+func (r *Run) unlock() { r.link.unlock() }
+
+func (l *link) unlock() {
+	after := l.after
+	l.after = nil
+	l.mu.Unlock()
+	for _, f := range after {
+		f()
+	}
+}
+
+func (r *Run) cancelLocked(code execution.Code, reason string) {
+	if r.decided || r.cancel != nil {
+		return
+	}
+	if !r.tx.started {
+		// The Node has never heard of it.
+		r.finishLocked(&execution.Terminal{Outcome: execution.Cancelled, Code: code, Phase: execution.PhaseQueued, Detail: reason})
+		r.forgetLocked()
+		return
+	}
+	r.dropUnsentLocked()
+	r.tx.dead = true
+	r.link.urgentLocked(wire.TypeCancel, &r.stream, &wire.Cancel{Code: uint32(code), Reason: truncate(reason, 256)})
+	r.cancel = time.AfterFunc(cancelWait, func() {
+		r.link.mu.Lock()
+		if !r.decided {
+			r.link.metrics.CancelTimeouts.Add(1)
+			r.finishLocked(&execution.Terminal{
+				Outcome: execution.Cancelled, Code: execution.CodeCancelTimeout, Phase: r.phase,
+				Detail: "the Node did not answer the cancel in 10 s: " + reason,
+			})
+		}
+		r.unlock()
+	})
+}
+
+// finishLocked makes the terminal. The run stays in the session until the Node's END: its place is still taken.
+func (r *Run) finishLocked(t *execution.Terminal) {
+	if r.decided {
+		return
+	}
+	r.decided = true
+	t.Phase = max(t.Phase, r.phase)
+	r.phase = t.Phase
+	r.terminal = t
+	if r.cancel != nil {
+		r.cancel.Stop()
+	}
+	poke(r.ready)
+}
+
+// forgetLocked takes the run off the session: nothing of it is left at the Node.
+func (r *Run) forgetLocked() {
+	delete(r.session().runs, r.id)
+	r.endLocked()
+	r.releaseLocked()
+	if r.cancel != nil {
+		r.cancel.Stop()
+	}
+	r.session().idleLocked()
+}
+
+func (r *Run) releaseLocked() {
+	if r.released != nil {
+		r.link.after = append(r.link.after, r.released)
+		r.released = nil
+	}
+}
+
+func (r *Run) session() *NodeSession { return r.link.peer.(*NodeSession) }
+
+// faultLocked ends a run whose frames broke the contract, and tells the Node to end it too.
+func (r *Run) faultLocked(code execution.Code, err error) {
+	r.link.metrics.StreamErrors.Add(1)
+	if !r.tx.dead {
+		r.dropUnsentLocked()
+		r.tx.dead = true
+		r.link.urgentLocked(wire.TypeCancel, &r.stream, &wire.Cancel{Code: uint32(code), Reason: truncate(err.Error(), 256)})
+	}
+	r.finishLocked(&execution.Terminal{Outcome: execution.Failed, Code: code, Detail: err.Error()})
+}
+
+// frameLocked takes one frame of the run.
+func (r *Run) frameLocked(h wire.FrameHeader, payload []byte) {
+	if err := r.inOrderLocked(h); err != nil {
+		if !r.decided {
+			r.faultLocked(execution.CodeProtocol, err)
+		}
+		// Still the Node's END, whatever its number.
+		if h.Type == wire.TypeEnd {
+			r.forgetLocked()
+		}
+		return
+	}
+	if h.Type == wire.TypeEnd {
+		r.endFrameLocked(payload)
+		return
+	}
+	if r.decided || r.dropping {
+		r.droppedLocked(h, payload)
+		return
+	}
+	if err := r.openFrameLocked(h, payload); err != nil {
+		r.faultLocked(execution.CodeProtocol, fmt.Errorf("%s: %w", h.Type, err))
+	}
+}
+
+// droppedLocked counts a frame that nobody wants; PHASE still frees the place, and credit still flows to a run that
+// is being cancelled, so that its sender is never stuck.
+func (r *Run) droppedLocked(h wire.FrameHeader, payload []byte) {
+	r.link.metrics.FramesDropped.Add(1)
+	switch h.Type {
+	case wire.TypePhase:
+		_ = r.phaseFrameLocked(payload)
+	case wire.TypeBody:
+		r.rx.allow -= len(payload)
+		if !r.tx.dead {
+			r.consumedLocked(len(payload))
+		}
+	}
+}
+
+func (r *Run) openFrameLocked(h wire.FrameHeader, payload []byte) error {
+	switch h.Type {
+	case wire.TypePhase:
+		return r.phaseFrameLocked(payload)
+	case wire.TypeWindow:
+		return r.windowLocked(payload)
+	case wire.TypeHead:
+		return r.headFrameLocked(payload)
+	case wire.TypeBody:
+		if !r.headSeen {
+			return fmt.Errorf("before HEAD")
+		}
+		r.phase = max(r.phase, execution.PhaseStreaming)
+		if !r.receiveLocked(payload, h.Flags&wire.FlagBorder != 0) {
+			r.faultLocked(execution.CodeFlowControl, fmt.Errorf("the Node sent %d bytes with credit for %d", len(payload), r.rx.allow))
+		}
+		return nil
+	default:
+		return fmt.Errorf("not a frame from a Node")
+	}
+}
+
+func (r *Run) phaseFrameLocked(payload []byte) error {
+	if len(payload) != 1 || payload[0] > byte(execution.PhaseProviderDone) {
+		return fmt.Errorf("malformed")
+	}
+	p := execution.Phase(payload[0])
+	if p == execution.PhaseProviderDone {
+		r.releaseLocked()
+	}
+	r.phase = max(r.phase, p)
+	return nil
+}
+
+func (r *Run) headFrameLocked(payload []byte) error {
+	if r.headSeen {
+		return fmt.Errorf("twice")
+	}
+	if len(payload) > wire.MaxHead {
+		return fmt.Errorf("over %d bytes", wire.MaxHead)
+	}
+	head := &wire.Head{}
+	if err := proto.Unmarshal(payload, head); err != nil {
+		return err
+	}
+	if head.Status < 200 || head.Status > 599 {
+		return fmt.Errorf("status %d", head.Status)
+	}
+	r.headSeen = true
+	r.head = head
+	r.phase = max(r.phase, execution.PhaseProviderCalled)
+	poke(r.ready)
+	return nil
+}
+
+func (r *Run) endFrameLocked(payload []byte) {
+	t, err := parseEnd(payload)
+	switch {
+	case err != nil && !r.decided:
+		r.link.metrics.StreamErrors.Add(1)
+		t = &execution.Terminal{Outcome: execution.Failed, Code: execution.CodeProtocol, Detail: "END: " + err.Error()}
+		fallthrough
+	case !r.decided:
+		r.finishLocked(t)
+	}
+	r.forgetLocked()
+}
+
+func parseEnd(payload []byte) (*execution.Terminal, error) {
+	var end wire.End
+	if err := proto.Unmarshal(payload, &end); err != nil {
+		return nil, err
+	}
+	if end.Outcome < uint32(execution.Completed) || end.Outcome > uint32(execution.Rejected) {
+		return nil, fmt.Errorf("outcome %d", end.Outcome)
+	}
+	t := &execution.Terminal{
+		Outcome: execution.Outcome(end.Outcome),
+		Code:    execution.Code(min(end.Code, 255)),
+		Phase:   execution.Phase(min(end.Phase, uint32(execution.PhaseProviderDone))),
+		Detail:  truncate(end.Detail, wire.MaxDetail),
+		Timings: execution.Timings{
+			Admission: time.Duration(end.AdmissionUs) * time.Microsecond,
+			FirstByte: time.Duration(end.FirstByteUs) * time.Microsecond,
+			Provider:  time.Duration(end.ProviderUs) * time.Microsecond,
+		},
+	}
+	if u := end.Usage; u != nil {
+		t.Usage = execution.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Reasoning: u.Reasoning, Known: true}
+	}
+	return t, nil
+}
+
+// Probe sends a HEARTBEAT and waits for its answer.
+func (s *NodeSession) Probe(ctx context.Context) error {
+	l := &s.link
+	l.mu.Lock()
+	if l.end != nil {
+		l.mu.Unlock()
+		return ErrSessionClosed
+	}
+	if len(l.beat.waiters) >= 64 {
+		l.mu.Unlock()
+		return fmt.Errorf("too many probes at once")
+	}
+	ch := make(chan struct{})
+	id := l.heartbeatNowLocked()
+	if l.beat.waiters == nil {
+		l.beat.waiters = make(map[uint64]chan struct{})
+	}
+	l.beat.waiters[id] = ch
+	l.mu.Unlock()
+	select {
+	case <-ch:
+		return nil
+	case <-l.done:
+		return ErrSessionClosed
+	case <-ctx.Done():
+		l.mu.Lock()
+		delete(l.beat.waiters, id)
+		l.mu.Unlock()
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,500 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"iop/execution"
+	"iop/tunnel/wire"
+)
+
+// Limits of what a Node may say of itself.
+const (
+	maxLabels    = 64
+	maxProviders = 256
+	maxModels    = 16384
+	maxNameBytes = 256
+)
+
+// Identity is who opened a session, as Directory.Authenticate found.
+type Identity struct {
+	TokenID string // token mode: the join token's id (never the token)
+}
+
+// ModelInfo is one model that a provider of a Node serves.
+type ModelInfo struct {
+	Provider execution.ProviderID
+	ID       string
+	Created  int64 // Unix seconds, 0 if unknown
+	OwnedBy  string
+}
+
+// ProviderInfo is one provider of a Node, as the Node describes it.
+type ProviderInfo struct {
+	ID       execution.ProviderID
+	Adapter  string
+	Capacity int // runs at once, at least 1
+	Health   wire.Health
+}
+
+// NodeInfo is what a Node says of itself. It is immutable once given away.
+type NodeInfo struct {
+	Labels    map[string]string
+	Providers []ProviderInfo
+	Models    []ModelInfo
+	Version   string
+}
+
+// NodeSession is one session of one Node, seen from the Edge. Its methods are for any goroutine.
+type NodeSession struct {
+	link link
+
+	// Static after registration.
+	acceptor   *Acceptor
+	node       execution.NodeID
+	generation execution.Generation
+	register   *wire.RegisterRequest
+	identity   Identity
+	remote     string
+	since      time.Time
+	maxStreams int
+
+	info atomic.Pointer[NodeInfo]
+	// hooks keeps the Directory's calls for this session in order. Held by whoever calls.
+	hooks chan struct{}
+
+	// Guarded by link.mu.
+	runs        map[uint32]*Run
+	lastID      uint32
+	online      bool
+	draining    bool // no Open
+	pending     *NodeInfo
+	drainTimer  *time.Timer
+	commands    map[uint64]chan *wire.CommandResult
+	lastCommand uint64
+	idle        []chan struct{} // closed when no run is left
+}
+
+// Node returns the Node's name.
+func (s *NodeSession) Node() execution.NodeID { return s.node }
+
+// Generation returns the session's generation.
+func (s *NodeSession) Generation() execution.Generation { return s.generation }
+
+// BootID returns what tells this start of the Node's process from others.
+func (s *NodeSession) BootID() string { return s.register.GetBootId() }
+
+// Identity returns what Directory.Authenticate found.
+func (s *NodeSession) Identity() Identity { return s.identity }
+
+// HighestSeen returns the greatest generation that the Node says it was given.
+func (s *NodeSession) HighestSeen() execution.Generation {
+	return execution.Generation(s.register.GetHighestGenerationSeen())
+}
+
+// Replaces returns the generation that the Node says this session replaces; 0 if none.
+func (s *NodeSession) Replaces() execution.Generation {
+	return execution.Generation(s.register.GetReplacesGeneration())
+}
+
+// RemoteAddr returns the address that the session came from.
+func (s *NodeSession) RemoteAddr() string { return s.remote }
+
+// Since returns when the session was registered.
+func (s *NodeSession) Since() time.Time { return s.since }
+
+// Info returns what the Node last said of itself. Never nil.
+func (s *NodeSession) Info() *NodeInfo { return s.info.Load() }
+
+// RTT returns the round trip of the last heartbeat; 0 before the first.
+func (s *NodeSession) RTT() time.Duration {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return s.link.beat.rtt
+}
+
+// OpenRuns returns the number of runs that the Node may still be working on.
+func (s *NodeSession) OpenRuns() int {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return len(s.runs)
+}
+
+// Done is closed when the session has ended; by then every run has its terminal.
+func (s *NodeSession) Done() <-chan struct{} { return s.link.done }
+
+// Draining reports whether the session takes no new runs, because either end said DRAIN.
+func (s *NodeSession) Draining() bool {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return s.draining
+}
+
+// Open begins a run. It never blocks: OPEN and body are queued for the writer. body is kept (not copied) and must not
+// change until the run has ended. Errors: ErrSessionClosed, ErrDraining, ErrTooManyStreams, or an OPEN that is over
+// the limit of a frame: in each case nothing was sent.
+func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
+	spec.Open.BodyLength = uint64(len(spec.Body))
+	payload, err := proto.Marshal(spec.Open)
+	if err != nil {
+		return nil, fmt.Errorf("encode OPEN: %w", err)
+	}
+	if len(payload) > wire.MaxPayload {
+		return nil, fmt.Errorf("OPEN has %d bytes, over %d: the request's headers are too large", len(payload), wire.MaxPayload)
+	}
+	r := &Run{runID: execution.RunID(spec.Open.RunId), phase: execution.PhaseDispatched, released: spec.Released}
+	l := &s.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.end != nil:
+		return nil, ErrSessionClosed
+	case s.draining || !s.online:
+		return nil, ErrDraining
+	case len(s.runs) >= s.maxStreams, s.lastID == 1<<32-1:
+		return nil, ErrTooManyStreams
+	}
+	s.lastID++
+	initStream(&r.stream, l, s.lastID)
+	s.runs[r.id] = r
+	l.metrics.Streams.Add(1)
+	open := sendItem{typ: wire.TypeOpen, data: payload}
+	if len(spec.Body) == 0 {
+		open.flags = wire.FlagLast
+	}
+	r.pushLocked(open)
+	if len(spec.Body) > 0 {
+		r.pushLocked(sendItem{typ: wire.TypeBody, flags: wire.FlagLast, data: spec.Body, shared: true})
+	}
+	l.wakeWriter()
+	return r, nil
+}
+
+// Drain asks the Node to open another session; this one takes no new runs and ends when its runs have ended, or after
+// deadline, when they end as cancelled, drain_deadline.
+func (s *NodeSession) Drain(reason string, reconnectAfter, tryFor, deadline time.Duration) {
+	l := &s.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end != nil {
+		return
+	}
+	s.draining = true
+	l.urgentLocked(wire.TypeDrain, nil, &wire.Drain{
+		Reason:           truncate(reason, 256),
+		ReconnectAfterMs: millis(reconnectAfter),
+		TryForMs:         millis(tryFor),
+		DeadlineMs:       millis(deadline),
+	})
+	s.endAfterLocked(deadline)
+}
+
+// Supersede lets the session's runs finish while the Node's next session takes the new ones: as Drain, but the Node
+// knows already.
+func (s *NodeSession) Supersede(deadline time.Duration) {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if s.link.end == nil {
+		s.draining = true
+		s.endAfterLocked(deadline)
+	}
+}
+
+func (s *NodeSession) endAfterLocked(deadline time.Duration) {
+	if s.drainTimer != nil {
+		s.drainTimer.Stop()
+	}
+	s.drainTimer = time.AfterFunc(deadline, func() {
+		s.link.fail(&EndError{Code: goodbyeDeadline, Message: "the drain's deadline passed", Run: execution.CodeDrainDeadline})
+	})
+}
+
+func millis(d time.Duration) uint32 { return uint32(min(max(d.Milliseconds(), 0), 1<<31)) }
+
+// Fence ends the session now: every run of it gets its terminal (failed, code) before Fence returns, and nothing that
+// still arrives reaches a run. The Node is told the code's name and message in GOODBYE.
+func (s *NodeSession) Fence(code execution.Code, message string) {
+	s.link.fail(&EndError{Code: code.String(), Message: message, Run: code})
+}
+
+// Refuse ends the session and tells the Node why, as if it had been refused at registration.
+func (s *NodeSession) Refuse(r *Refusal) {
+	s.link.fail(&EndError{Code: r.Code, Message: r.Message, Run: execution.CodeSessionLost})
+}
+
+// Command asks the Node one of the closed set of questions.
+func (s *NodeSession) Command(ctx context.Context, req *wire.CommandRequest) (*wire.CommandResult, error) {
+	l := &s.link
+	l.mu.Lock()
+	if l.end != nil {
+		l.mu.Unlock()
+		return nil, ErrSessionClosed
+	}
+	if len(s.commands) >= 64 {
+		l.mu.Unlock()
+		return nil, fmt.Errorf("too many commands at once")
+	}
+	s.lastCommand++
+	id := s.lastCommand
+	ch := make(chan *wire.CommandResult, 1)
+	s.commands[id] = ch
+	asked := &wire.CommandRequest{Id: id, Kind: req.Kind}
+	l.urgentLocked(wire.TypeCommand, nil, asked)
+	l.mu.Unlock()
+	select {
+	case result := <-ch:
+		return result, nil
+	case <-l.done:
+		return nil, ErrSessionClosed
+	case <-ctx.Done():
+		l.mu.Lock()
+		delete(s.commands, id)
+		l.mu.Unlock()
+		return nil, ctx.Err()
+	}
+}
+
+// ---- peerEnd
+
+func (s *NodeSession) streamLocked(id uint32) *stream {
+	if r := s.runs[id]; r != nil {
+		return &r.stream
+	}
+	return nil
+}
+
+func (s *NodeSession) endSentLocked(*stream) {}
+
+func (s *NodeSession) heartbeatLocked(*wire.Heartbeat) {}
+
+func (s *NodeSession) runFrameLocked(h wire.FrameHeader, payload []byte) error {
+	if r := s.runs[h.Stream]; r != nil {
+		r.frameLocked(h, payload)
+		return nil
+	}
+	if h.Stream > s.lastID {
+		return protocolError("%s for stream %d, which was never opened", h.Type, h.Stream)
+	}
+	s.link.metrics.FramesDropped.Add(1)
+	return nil
+}
+
+func (s *NodeSession) sessionFrameLocked(h wire.FrameHeader, payload []byte) error {
+	switch h.Type {
+	case wire.TypeHeartbeat:
+		return s.beatLocked(payload)
+	case wire.TypeRefresh:
+		return s.refreshLocked(payload)
+	case wire.TypeReady:
+		return s.readyLocked(payload)
+	case wire.TypeDrain:
+		if !s.draining {
+			s.draining = true
+			s.hookLocked(s.acceptor.cfg.Directory.Draining)
+		}
+		return nil
+	case wire.TypeCommandResult:
+		return s.resultLocked(payload)
+	case wire.TypeRevokeAck:
+		return nil
+	default:
+		return protocolError("%s is not a frame from a registered Node", h.Type)
+	}
+}
+
+// hookLocked calls one of the Directory's methods once the lock is released.
+func (s *NodeSession) hookLocked(f func(*NodeSession)) {
+	s.link.after = append(s.link.after, func() {
+		s.hooks <- struct{}{}
+		defer func() { <-s.hooks }()
+		select {
+		case <-s.link.done:
+		default:
+			f(s)
+		}
+	})
+}
+
+// beatLocked answers a HEARTBEAT and compares what both ends hold open (reconciliation).
+func (s *NodeSession) beatLocked(payload []byte) error {
+	var hb wire.Heartbeat
+	if err := proto.Unmarshal(payload, &hb); err != nil {
+		return protocolError("HEARTBEAT: %w", err)
+	}
+	if hb.HighestOpen > s.lastID {
+		return protocolError("HEARTBEAT names stream %d, which was never opened", hb.HighestOpen)
+	}
+	ack := &wire.HeartbeatAck{Id: hb.Id, EdgeTimeUnixMs: time.Now().UnixMilli()}
+	known := make(map[uint32]bool, len(hb.OpenStreams))
+	for _, id := range hb.OpenStreams {
+		known[id] = true
+		if s.runs[id] == nil {
+			ack.UnknownStreams = append(ack.UnknownStreams, id)
+		}
+	}
+	for id, r := range s.runs {
+		if id > hb.HighestOpen || known[id] {
+			r.missed = 0
+			continue
+		}
+		if r.missed++; r.missed >= 2 {
+			s.link.metrics.LostRuns.Add(1)
+			r.finishLocked(&execution.Terminal{Outcome: execution.Failed, Code: execution.CodeLostByNode, Detail: "the Node does not know the run"})
+			r.forgetLocked()
+		}
+	}
+	s.link.urgentLocked(wire.TypeHeartbeatAck, nil, ack)
+	return nil
+}
+
+// refreshLocked takes one page of the Node's inventory.
+func (s *NodeSession) refreshLocked(payload []byte) error {
+	var msg wire.Refresh
+	if err := proto.Unmarshal(payload, &msg); err != nil {
+		return protocolError("REFRESH: %w", err)
+	}
+	page := msg.GetNode()
+	if page == nil {
+		return nil // an acknowledgement
+	}
+	if page.First {
+		s.pending = &NodeInfo{Labels: s.register.Labels, Version: truncate(s.register.SoftwareVersion, maxNameBytes)}
+	}
+	if s.pending == nil {
+		return protocolError("REFRESH: a page without its first")
+	}
+	if err := appendPage(s.pending, page); err != nil {
+		return protocolError("REFRESH: %w", err)
+	}
+	s.link.urgentLocked(wire.TypeRefresh, nil, &wire.Refresh{Id: msg.Id, Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
+	if !page.Last {
+		return nil
+	}
+	s.info.Store(s.pending)
+	s.pending = nil
+	if s.online {
+		s.hookLocked(s.acceptor.cfg.Directory.Refreshed)
+	}
+	return nil
+}
+
+func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
+	for _, p := range page.Providers {
+		if p.Id == "" || len(p.Id) > maxNameBytes || len(p.Adapter) > maxNameBytes {
+			return fmt.Errorf("a provider without a usable id")
+		}
+		if p.Capacity == 0 || p.Capacity > 1<<20 {
+			return fmt.Errorf("provider %q: capacity %d", p.Id, p.Capacity)
+		}
+		info.Providers = append(info.Providers, ProviderInfo{
+			ID: execution.ProviderID(p.Id), Adapter: p.Adapter, Capacity: int(p.Capacity), Health: p.Health,
+		})
+	}
+	for _, m := range page.Models {
+		if m.Id == "" || len(m.Id) > maxNameBytes || len(m.OwnedBy) > maxNameBytes {
+			return fmt.Errorf("a model without a usable id")
+		}
+		info.Models = append(info.Models, ModelInfo{
+			Provider: execution.ProviderID(m.Provider), ID: m.Id, Created: m.Created, OwnedBy: m.OwnedBy,
+		})
+	}
+	if len(info.Providers) > maxProviders || len(info.Models) > maxModels {
+		return fmt.Errorf("over %d providers or %d models", maxProviders, maxModels)
+	}
+	return nil
+}
+
+func (s *NodeSession) readyLocked(payload []byte) error {
+	var ready wire.NodeReadyRequest
+	if err := proto.Unmarshal(payload, &ready); err != nil {
+		return protocolError("READY: %w", err)
+	}
+	if s.online {
+		return protocolError("READY twice")
+	}
+	s.hookLocked(func(s *NodeSession) {
+		if err := s.acceptor.cfg.Directory.Ready(s); err != nil {
+			s.link.fail(refusalEnd(err))
+			return
+		}
+		s.link.mu.Lock()
+		s.online = true
+		s.link.urgentLocked(wire.TypeReadyAck, nil, &wire.NodeReadyResponse{EdgeTimeUnixMs: time.Now().UnixMilli()})
+		s.link.startHeartbeatsLocked()
+		s.link.mu.Unlock()
+		s.acceptor.cfg.Directory.Online(s)
+	})
+	return nil
+}
+
+func refusalEnd(err error) *EndError {
+	if r, ok := err.(*Refusal); ok {
+		return &EndError{Code: r.Code, Message: r.Message}
+	}
+	return &EndError{Code: "unavailable", Message: "the Edge can't take the Node now", Err: err}
+}
+
+func (s *NodeSession) resultLocked(payload []byte) error {
+	result := &wire.CommandResult{}
+	if err := proto.Unmarshal(payload, result); err != nil {
+		return protocolError("COMMAND_RESULT: %w", err)
+	}
+	if ch, ok := s.commands[result.Id]; ok {
+		delete(s.commands, result.Id)
+		ch <- result
+	}
+	return nil
+}
+
+// idleLocked is called when a run left the session.
+func (s *NodeSession) idleLocked() {
+	if len(s.runs) > 0 {
+		return
+	}
+	for _, ch := range s.idle {
+		close(ch)
+	}
+	s.idle = nil
+}
+
+// whenIdle returns a channel that is closed when no run is left.
+func (s *NodeSession) whenIdle() <-chan struct{} {
+	ch := make(chan struct{})
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if len(s.runs) == 0 {
+		close(ch)
+	} else {
+		s.idle = append(s.idle, ch)
+	}
+	return ch
+}
+
+func (s *NodeSession) endedLocked(end *EndError) {
+	if s.drainTimer != nil {
+		s.drainTimer.Stop()
+	}
+	outcome := execution.Failed
+	switch end.Run {
+	case execution.CodeDrainDeadline, execution.CodeShutdown:
+		outcome = execution.Cancelled
+	}
+	for _, r := range s.runs {
+		r.finishLocked(&execution.Terminal{Outcome: outcome, Code: end.Run, Detail: end.Error()})
+		r.forgetLocked()
+	}
+}
+
+func (s *NodeSession) ended(end *EndError) {
+	level := slog.LevelInfo
+	if end.Code == goodbyeHeartbeat || end.Code == goodbyeProtocol {
+		level = slog.LevelWarn
+	}
+	s.link.log.Log(context.Background(), level, "tunnel: session ended", "reason", end.Code, "detail", end.Error(), "remote", end.Remote)
+	s.acceptor.sessionEnded(s, end)
+}

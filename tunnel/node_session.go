@@ -1,0 +1,337 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"iop/execution"
+	"iop/tunnel/wire"
+)
+
+// pageSize is how many models or providers a REFRESH carries: 48 names of 256 bytes, twice, stay under a frame's limit.
+const pageSize = 48
+
+// nodeSession is one session seen from the Node. The Supervisor owns it.
+type nodeSession struct {
+	link link
+
+	// Static after registration.
+	sup        *Supervisor
+	generation execution.Generation
+	maxStreams int
+	readyAck   chan struct{} // closed by READY_ACK
+	drainAsked chan struct{} // closed by the Edge's DRAIN
+	handlers   sync.WaitGroup
+
+	// Guarded by link.mu.
+	runs      map[uint32]*NodeRun
+	highest   uint32 // OPEN processed
+	online    bool
+	drain     *wire.Drain // what the Edge asked
+	draining  bool        // this end said DRAIN
+	started   time.Time
+	refreshID uint64
+	unacked   uint64 // the id of a refresh under way; 0 for none
+	dirty     bool   // the inventory changed meanwhile
+	idle      []chan struct{}
+}
+
+func (s *nodeSession) streamLocked(id uint32) *stream {
+	if r := s.runs[id]; r != nil {
+		return &r.stream
+	}
+	return nil
+}
+
+func (s *nodeSession) heartbeatLocked(hb *wire.Heartbeat) {
+	hb.HighestOpen = s.highest
+	hb.OpenStreams = make([]uint32, 0, len(s.runs))
+	for id := range s.runs {
+		hb.OpenStreams = append(hb.OpenStreams, id)
+	}
+}
+
+// ackLocked cancels what the Edge no longer knows.
+func (s *nodeSession) ackLocked(ack *wire.HeartbeatAck) {
+	for _, id := range ack.UnknownStreams {
+		if r := s.runs[id]; r != nil {
+			s.link.metrics.LostRuns.Add(1)
+			r.cancelRunLocked(execution.CodeSessionLost, "the Edge does not know the run")
+		}
+	}
+}
+
+func (s *nodeSession) sessionFrameLocked(h wire.FrameHeader, payload []byte) error {
+	switch h.Type {
+	case wire.TypeHeartbeat:
+		var hb wire.Heartbeat
+		if err := proto.Unmarshal(payload, &hb); err != nil {
+			return protocolError("HEARTBEAT: %w", err)
+		}
+		s.link.urgentLocked(wire.TypeHeartbeatAck, nil, &wire.HeartbeatAck{Id: hb.Id})
+		return nil
+	case wire.TypeReadyAck:
+		if s.online {
+			return protocolError("READY_ACK twice")
+		}
+		s.online = true
+		s.link.startHeartbeatsLocked()
+		close(s.readyAck)
+		return nil
+	case wire.TypeRefresh:
+		return s.refreshFrameLocked(payload)
+	case wire.TypeDrain:
+		return s.drainFrameLocked(payload)
+	case wire.TypeCommand:
+		return s.commandLocked(payload)
+	case wire.TypeRevoke:
+		return s.revokeLocked(payload)
+	default:
+		return protocolError("%s is not a frame from an Edge", h.Type)
+	}
+}
+
+func (s *nodeSession) refreshFrameLocked(payload []byte) error {
+	var msg wire.Refresh
+	if err := proto.Unmarshal(payload, &msg); err != nil {
+		return protocolError("REFRESH: %w", err)
+	}
+	if msg.GetAck() == nil {
+		// A config of the Edge: nothing in it concerns a Node that holds no leases.
+		s.link.urgentLocked(wire.TypeRefresh, nil, &wire.Refresh{Id: msg.Id, Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
+		return nil
+	}
+	if msg.Id == s.unacked {
+		s.unacked = 0
+		if s.dirty {
+			s.announceLocked()
+		}
+	}
+	return nil
+}
+
+func (s *nodeSession) drainFrameLocked(payload []byte) error {
+	var d wire.Drain
+	if err := proto.Unmarshal(payload, &d); err != nil {
+		return protocolError("DRAIN: %w", err)
+	}
+	if s.drain == nil {
+		s.drain = &d
+		close(s.drainAsked)
+	}
+	return nil
+}
+
+// commandLocked answers one of the closed set of questions. What is none of them can't be expressed.
+func (s *nodeSession) commandLocked(payload []byte) error {
+	var c wire.CommandRequest
+	if err := proto.Unmarshal(payload, &c); err != nil {
+		return protocolError("COMMAND: %w", err)
+	}
+	result := &wire.CommandResult{Id: c.Id}
+	switch c.Kind.(type) {
+	case *wire.CommandRequest_Capabilities:
+		info := s.sup.describe()
+		result.Capabilities = &wire.Capabilities{
+			Providers:       wireProviders(info.Providers[:min(len(info.Providers), pageSize)]),
+			Models:          wireModels(info.Models[:min(len(info.Models), pageSize)]),
+			SoftwareVersion: truncate(info.Version, maxNameBytes),
+		}
+	case *wire.CommandRequest_TransportStatus:
+		result.TransportStatus = &wire.TransportStatus{
+			Generation:     uint64(s.generation),
+			OpenStreams:    uint32(len(s.runs)),
+			UptimeMs:       s.link.now().Sub(s.started).Milliseconds(),
+			LastAckAgeMs:   s.link.now().Sub(s.link.beat.lastAck).Milliseconds(),
+			FramesSent:     s.link.metrics.FramesSent.Load(),
+			FramesReceived: s.link.metrics.FramesReceived.Load(),
+		}
+	default:
+		result.Error = "this Node does not know the command"
+	}
+	s.link.urgentLocked(wire.TypeCommandResult, nil, result)
+	return nil
+}
+
+// revokeLocked acknowledges: a Node that opens no leases has nothing to withdraw.
+func (s *nodeSession) revokeLocked(payload []byte) error {
+	var r wire.Revoke
+	if err := proto.Unmarshal(payload, &r); err != nil {
+		return protocolError("REVOKE: %w", err)
+	}
+	s.link.urgentLocked(wire.TypeRevokeAck, nil, &wire.RevokeAck{Id: r.Id})
+	return nil
+}
+
+func (s *nodeSession) runFrameLocked(h wire.FrameHeader, payload []byte) error {
+	if r := s.runs[h.Stream]; r != nil {
+		r.frameLocked(h, payload)
+		return nil
+	}
+	if h.Type == wire.TypeOpen {
+		return s.openFrameLocked(h, payload)
+	}
+	if h.Stream > s.highest {
+		return protocolError("%s for stream %d, which was never opened", h.Type, h.Stream)
+	}
+	s.link.metrics.FramesDropped.Add(1)
+	return nil
+}
+
+// openFrameLocked begins a run.
+func (s *nodeSession) openFrameLocked(h wire.FrameHeader, payload []byte) error {
+	switch {
+	case h.Stream <= s.highest:
+		return protocolError("OPEN for stream %d after %d", h.Stream, s.highest)
+	case !s.online:
+		return protocolError("OPEN before READY_ACK")
+	case h.Seq != 0:
+		return protocolError("OPEN with seq %d", h.Seq)
+	case len(s.runs) >= s.maxStreams:
+		return protocolError("OPEN beyond %d runs at once", s.maxStreams)
+	}
+	open := &wire.Open{}
+	if err := proto.Unmarshal(payload, open); err != nil {
+		return protocolError("OPEN: %w", err)
+	}
+	s.highest = h.Stream
+	r := &NodeRun{open: open, bodyLeft: open.BodyLength}
+	initStream(&r.stream, &s.link, h.Stream)
+	r.space = make(chan struct{}, 1)
+	r.rx.seq = 1
+	r.ctx, r.cancel = context.WithCancelCause(context.Background())
+	s.runs[h.Stream] = r
+	s.link.metrics.Streams.Add(1)
+	if s.draining {
+		r.endRunLocked(execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeDraining})
+		return nil
+	}
+	if open.TimeoutMs > 0 {
+		r.deadline = time.AfterFunc(time.Duration(open.TimeoutMs)*time.Millisecond, func() {
+			s.link.mu.Lock()
+			defer s.link.mu.Unlock()
+			r.cancelRunLocked(execution.CodeDeadline, "the run's deadline passed")
+		})
+	}
+	// Once all frames of the message were read: OPEN and a small body mostly come together.
+	s.handlers.Add(1)
+	s.link.after = append(s.link.after, func() { go s.handle(r) })
+	return nil
+}
+
+func (s *nodeSession) handle(r *NodeRun) {
+	defer s.handlers.Done()
+	defer func() {
+		if p := recover(); p != nil {
+			s.link.log.Error("tunnel: a run panicked", "run_id", r.open.RunId, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		}
+		r.End(execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal, Detail: "the Node's handler left the run without an end"})
+	}()
+	s.sup.cfg.Handler.ServeRun(r.ctx, r)
+}
+
+func (s *nodeSession) endSentLocked(st *stream) {
+	if r := s.runs[st.id]; r != nil {
+		delete(s.runs, st.id)
+		r.removeLocked()
+	}
+	if len(s.runs) == 0 {
+		for _, ch := range s.idle {
+			close(ch)
+		}
+		s.idle = nil
+	}
+}
+
+// whenIdle returns a channel that is closed when no run is left.
+func (s *nodeSession) whenIdle() <-chan struct{} {
+	ch := make(chan struct{})
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if len(s.runs) == 0 {
+		close(ch)
+	} else {
+		s.idle = append(s.idle, ch)
+	}
+	return ch
+}
+
+func (s *nodeSession) endedLocked(end *EndError) {
+	for id, r := range s.runs {
+		delete(s.runs, id)
+		r.tx.dead = true
+		r.cancel(&CancelError{Code: end.Run, Reason: end.Code})
+		r.removeLocked()
+	}
+}
+
+func (s *nodeSession) ended(end *EndError) {
+	s.link.log.Info("tunnel: session ended", "reason", end.Code, "detail", end.Error(), "remote", end.Remote)
+	s.link.wg.Done()
+}
+
+// announce tells the Edge what the Node offers now.
+func (s *nodeSession) announce() {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if s.link.end != nil {
+		return
+	}
+	if s.unacked != 0 {
+		s.dirty = true
+		return
+	}
+	s.announceLocked()
+}
+
+// announceLocked queues the inventory in pages: one inventory at a time is under way, however often it changes.
+func (s *nodeSession) announceLocked() {
+	s.dirty = false
+	info := s.sup.describe()
+	providers, models := info.Providers, info.Models
+	for first := true; first || len(providers) > 0 || len(models) > 0; first = false {
+		np, nm := min(len(providers), pageSize), min(len(models), pageSize)
+		page := &wire.NodeRefresh{
+			First:     first,
+			Last:      np == len(providers) && nm == len(models),
+			Providers: wireProviders(providers[:np]),
+			Models:    wireModels(models[:nm]),
+		}
+		providers, models = providers[np:], models[nm:]
+		s.refreshID++
+		s.link.urgentLocked(wire.TypeRefresh, nil, &wire.Refresh{Id: s.refreshID, Kind: &wire.Refresh_Node{Node: page}})
+	}
+	s.unacked = s.refreshID
+}
+
+func wireProviders(list []ProviderInfo) []*wire.Provider {
+	out := make([]*wire.Provider, len(list))
+	for i, p := range list {
+		out[i] = &wire.Provider{Id: string(p.ID), Adapter: p.Adapter, Capacity: uint32(max(p.Capacity, 1)), Health: p.Health}
+	}
+	return out
+}
+
+func wireModels(list []ModelInfo) []*wire.Model {
+	out := make([]*wire.Model, len(list))
+	for i, m := range list {
+		out[i] = &wire.Model{Provider: string(m.Provider), Id: m.ID, Created: m.Created, OwnedBy: truncate(m.OwnedBy, maxNameBytes)}
+	}
+	return out
+}
+
+// sayDrain tells the Edge that this Node takes no new runs.
+func (s *nodeSession) sayDrain(deadline time.Duration) {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if s.link.end != nil || s.draining {
+		return
+	}
+	s.draining = true
+	s.link.urgentLocked(wire.TypeDrain, nil, &wire.Drain{Reason: "the Node is stopping", DeadlineMs: millis(deadline)})
+}

@@ -1,0 +1,632 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"google.golang.org/protobuf/proto"
+
+	"iop/execution"
+	"iop/tunnel/wire"
+)
+
+const (
+	dialTime        = 15 * time.Second // TCP, TLS and upgrade
+	registeredTime  = 25 * time.Second // REGISTER to READY_ACK: the Edge may probe an incumbent
+	backoffBase     = time.Second
+	backoffMax      = 30 * time.Second
+	steadyAfter     = 60 * time.Second // a session that held so long resets the backoff
+	refusedWait     = 30 * time.Second // after a refusal that only an operator can mend
+	clockTick       = 2 * time.Second
+	clockJump       = 10 * time.Second
+	drainTryDefault = 30 * time.Second
+)
+
+// SupervisorConfig configures a Supervisor.
+type SupervisorConfig struct {
+	URL     string           // required: ws:// or wss://
+	Node    execution.NodeID // required
+	Handler Handler          // required
+	// Describe returns what the Node offers now; called at registration and after Refresh. It must return at once
+	// and not call the Supervisor. Required.
+	Describe func() *NodeInfo
+	// Optional.
+	Token   func() (string, error) // join token, asked at each dial so that a file may change
+	TLS     *tls.Config
+	Logger  *slog.Logger
+	Metrics *Metrics
+	// OnStatus is told of each change of state; must return at once. Or nil.
+	OnStatus func(SupervisorStatus)
+	// DialContext replaces the network dialer, for tests. Or nil.
+	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// State names what a Supervisor is doing.
+type State string
+
+// The states of a Supervisor.
+const (
+	StateConnecting State = "connecting"
+	StateOnline     State = "online"
+	StateWaiting    State = "waiting" // for the next attempt
+	StateRefused    State = "refused" // as waiting, after an answer that only an operator can change
+	StateDraining   State = "draining"
+	StateStopped    State = "stopped"
+)
+
+// SupervisorStatus is what a Supervisor is doing.
+type SupervisorStatus struct {
+	State      State
+	Generation execution.Generation
+	Detail     string
+	RetryIn    time.Duration
+}
+
+// Supervisor keeps one Node connected to its Edge until its context ends.
+type Supervisor struct {
+	// Static after construction.
+	cfg    SupervisorConfig
+	bootID string
+	budget *budget
+	kick   chan struct{} // one token: look again at once
+	drain  chan struct{} // closed by Drain
+	done   chan struct{} // closed when Run has returned
+
+	mu sync.Mutex
+	// Guarded by mu.
+	status   SupervisorStatus
+	current  *nodeSession          // or nil
+	sessions map[*nodeSession]bool // current and those that drain
+	seen     execution.Generation
+	drainBy  time.Time
+	running  bool
+	wg       sync.WaitGroup // sessions' goroutines
+}
+
+// NewSupervisor checks cfg and returns a Supervisor.
+func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
+	u, err := url.Parse(cfg.URL)
+	switch {
+	case err != nil:
+		return nil, errors.New("tunnel: the Edge's URL can't be parsed")
+	case u.Scheme != "ws" && u.Scheme != "wss":
+		return nil, fmt.Errorf("tunnel: the Edge's URL must begin with ws:// or wss://, not %q", u.Scheme)
+	case u.Host == "" || u.User != nil || u.Fragment != "":
+		return nil, errors.New("tunnel: the Edge's URL needs a host and may hold neither user nor fragment")
+	case cfg.Handler == nil || cfg.Describe == nil:
+		return nil, errors.New("tunnel: Handler and Describe are required")
+	}
+	if err := cfg.Node.Validate(); err != nil {
+		return nil, err
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = wire.Path
+	}
+	cfg.URL = u.String()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = &Metrics{}
+	}
+	if cfg.DialContext == nil {
+		cfg.DialContext = (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext
+	}
+	return &Supervisor{
+		cfg: cfg, bootID: rand.Text(), budget: newBudget(),
+		kick: make(chan struct{}, 1), drain: make(chan struct{}), done: make(chan struct{}),
+		sessions: make(map[*nodeSession]bool),
+	}, nil
+}
+
+// Status returns the current status.
+func (s *Supervisor) Status() SupervisorStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+func (s *Supervisor) setStatus(st SupervisorStatus) {
+	s.mu.Lock()
+	s.status = st
+	s.mu.Unlock()
+	if s.cfg.OnStatus != nil {
+		s.cfg.OnStatus(st)
+	}
+}
+
+func (s *Supervisor) describe() *NodeInfo {
+	if info := s.cfg.Describe(); info != nil {
+		return info
+	}
+	return &NodeInfo{}
+}
+
+// Refresh tells the Edge that Describe's answer changed. It never blocks.
+func (s *Supervisor) Refresh() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for session := range s.sessions {
+		session.announce()
+	}
+}
+
+// Run dials, registers and redials until ctx ends (at once: runs are cancelled) or Drain has finished. It may be
+// called once.
+func (s *Supervisor) Run(ctx context.Context) error {
+	s.mu.Lock()
+	if s.running {
+		s.mu.Unlock()
+		return errors.New("tunnel: the Supervisor has run before")
+	}
+	s.running = true
+	s.mu.Unlock()
+	defer close(s.done)
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { s.watchClock(ctx) })
+	err := s.loop(ctx)
+	s.endAll(&EndError{Code: goodbyeShutdown, Message: "the Node is stopping", Run: execution.CodeShutdown})
+	cancel()
+	watch.Wait()
+	s.wg.Wait()
+	s.setStatus(SupervisorStatus{State: StateStopped})
+	return err
+}
+
+// loop is Run without its cleaning up.
+func (s *Supervisor) loop(ctx context.Context) error {
+	attempt := 0
+	for {
+		began := time.Now()
+		session, err := s.connect(ctx)
+		if err == nil {
+			err = s.hold(ctx, session)
+			if time.Since(began) >= steadyAfter {
+				attempt = 0
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if s.isDraining() {
+			return nil
+		}
+		wait := s.pause(err, attempt)
+		attempt++
+		if wait < 0 { // the Edge asked for it
+			attempt = 0
+			continue
+		}
+		if !s.sleep(ctx, wait) {
+			attempt = 0
+		}
+		if s.isDraining() {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// pause decides how long to wait before the next attempt, and says so.
+func (s *Supervisor) pause(err error, attempt int) time.Duration {
+	if errors.Is(err, errReplace) {
+		return -1
+	}
+	wait := fullJitter(attempt)
+	state := StateWaiting
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		state = StateRefused
+		wait = refusedPause(r)
+		s.cfg.Metrics.Refusals.Add(1)
+		s.cfg.Logger.Error("tunnel: the Edge refused this Node", "edge", s.cfg.URL, "code", r.Code, "message", r.Message, "retry_in", wait.Round(time.Millisecond).String())
+	} else {
+		s.cfg.Logger.Warn("tunnel: not connected", "edge", s.cfg.URL, "err", err, "retry_in", wait.Round(time.Millisecond).String())
+	}
+	s.setStatus(SupervisorStatus{State: state, Detail: err.Error(), RetryIn: wait})
+	return wait
+}
+
+// refusedPause is slow for what only an operator can mend, quick for an Edge that is just going away.
+func refusedPause(r *Refusal) time.Duration {
+	switch r.Code {
+	case "draining", "unavailable", "stale_generation":
+		return max(r.RetryAfter, jitter(backoffBase))
+	default:
+		return max(r.RetryAfter, refusedWait/2+jitter(refusedWait/2))
+	}
+}
+
+// fullJitter is a random time below the exponential bound: attempts of many Nodes spread out evenly.
+func fullJitter(attempt int) time.Duration {
+	return jitter(min(backoffMax, backoffBase*time.Duration(math.Exp2(float64(min(attempt, 10))))))
+}
+
+func jitter(d time.Duration) time.Duration { return time.Duration(mathrand.Int64N(int64(d) + 1)) }
+
+// sleep reports whether the whole time passed, and not a kick, a drain or the end.
+func (s *Supervisor) sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.kick:
+	case <-s.drain:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// errReplace says that a session is to be replaced at once.
+var errReplace = errors.New("the Edge asked this Node to reconnect")
+
+// hold waits until the session has ended or a replacement is due.
+func (s *Supervisor) hold(ctx context.Context, session *nodeSession) error {
+	select {
+	case <-session.link.done:
+		s.forget(session)
+		return s.sessionError(session)
+	case <-session.drainAsked:
+		return s.replace(ctx, session)
+	case <-s.drain:
+		s.finish(ctx, session)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Supervisor) sessionError(session *nodeSession) error {
+	session.link.mu.Lock()
+	defer session.link.mu.Unlock()
+	end := session.link.end
+	if end.Remote {
+		switch end.Code {
+		case "token_revoked", "token_expired", "unauthorized", "flapping", "node_taken", "wrong_node", "stale_generation":
+			return &Refusal{Code: end.Code, Message: end.Message}
+		}
+	}
+	return end
+}
+
+// replace follows the Edge's DRAIN: the old session keeps its runs, the new one is opened first.
+func (s *Supervisor) replace(ctx context.Context, old *nodeSession) error {
+	old.link.mu.Lock()
+	d := old.drain
+	old.link.mu.Unlock()
+	s.cfg.Logger.Info("tunnel: the Edge drains this session", "generation", uint64(old.generation), "reason", d.Reason)
+	s.wg.Go(func() {
+		select {
+		case <-old.whenIdle():
+			old.link.fail(&EndError{Code: goodbyeDrained, Message: "every run of the drained session has ended"})
+		case <-old.link.done:
+		}
+		s.forget(old)
+	})
+	s.sleep(ctx, time.Duration(d.ReconnectAfterMs)*time.Millisecond)
+	tryFor := time.Duration(d.TryForMs) * time.Millisecond
+	if tryFor == 0 {
+		tryFor = drainTryDefault
+	}
+	until := time.Now().Add(tryFor)
+	for time.Now().Before(until) && ctx.Err() == nil && !s.isDraining() {
+		session, err := s.connect(ctx)
+		if err == nil {
+			return s.hold(ctx, session)
+		}
+		s.cfg.Logger.Info("tunnel: no replacement yet", "err", err)
+		s.sleep(ctx, jitter(backoffBase))
+	}
+	return errReplace
+}
+
+// finish is the Node's own drain: DRAIN, the runs end, GOODBYE.
+func (s *Supervisor) finish(ctx context.Context, session *nodeSession) {
+	s.mu.Lock()
+	left := time.Until(s.drainBy)
+	s.mu.Unlock()
+	s.setStatus(SupervisorStatus{State: StateDraining, Generation: session.generation})
+	session.sayDrain(left)
+	t := time.NewTimer(max(left, 0))
+	defer t.Stop()
+	select {
+	case <-session.whenIdle():
+		session.link.fail(&EndError{Code: goodbyeDrained, Message: "the Node has drained"})
+	case <-t.C:
+		session.link.fail(&EndError{Code: goodbyeDeadline, Message: "the Node's drain deadline passed", Run: execution.CodeDrainDeadline})
+	case <-session.link.done:
+	case <-ctx.Done():
+	}
+	s.forget(session)
+}
+
+// Drain says DRAIN, lets open runs finish until ctx ends, says GOODBYE; then Run returns nil.
+func (s *Supervisor) Drain(ctx context.Context) error {
+	s.mu.Lock()
+	running := s.running
+	if s.drainBy.IsZero() {
+		s.drainBy = time.Now().Add(time.Hour)
+		if d, ok := ctx.Deadline(); ok {
+			s.drainBy = d
+		}
+		close(s.drain)
+	}
+	s.mu.Unlock()
+	if !running {
+		return nil
+	}
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		s.endAll(&EndError{Code: goodbyeDeadline, Message: "the Node's drain deadline passed", Run: execution.CodeDrainDeadline})
+		return ctx.Err()
+	}
+}
+
+func (s *Supervisor) isDraining() bool {
+	select {
+	case <-s.drain:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Supervisor) forget(session *nodeSession) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, session)
+	if s.current == session {
+		s.current = nil
+	}
+}
+
+func (s *Supervisor) endAll(end *EndError) {
+	s.mu.Lock()
+	var list []*nodeSession
+	for session := range s.sessions {
+		list = append(list, session)
+	}
+	s.mu.Unlock()
+	for _, session := range list {
+		session.link.fail(end)
+	}
+}
+
+// watchClock redials at once when the wall clock jumped against the monotonic one: the machine was suspended, and
+// what the session takes for a connection is one no longer.
+func (s *Supervisor) watchClock(ctx context.Context) {
+	tick := time.NewTicker(clockTick)
+	defer tick.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := time.Now()
+		jump := now.Round(0).Sub(last.Round(0)) - now.Sub(last)
+		last = now
+		if jump.Abs() > clockJump {
+			s.cfg.Logger.Warn("tunnel: the clock jumped, reconnecting", "jump", jump.String())
+			s.endAll(&EndError{Code: goodbyeClock, Message: "the Node's clock jumped"})
+			poke(s.kick)
+		}
+	}
+}
+
+// connect dials, registers and becomes ready.
+func (s *Supervisor) connect(ctx context.Context) (*nodeSession, error) {
+	s.setStatus(SupervisorStatus{State: StateConnecting})
+	s.cfg.Metrics.Dials.Add(1)
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	session := &nodeSession{
+		sup: s, readyAck: make(chan struct{}), drainAsked: make(chan struct{}),
+		runs: make(map[uint32]*NodeRun), started: time.Now(),
+	}
+	session.link.init(conn, session, s.cfg.Logger, s.cfg.Metrics, s.budget)
+	// Until the session is ready, ctx and the clock may cut it off.
+	stop := context.AfterFunc(ctx, conn.kill)
+	late := time.AfterFunc(registeredTime, conn.kill)
+	defer stop()
+	defer late.Stop()
+	if err := session.registerNode(); err != nil {
+		conn.kill()
+		return nil, err
+	}
+	return session, session.becomeReady(ctx)
+}
+
+func (s *Supervisor) dial(ctx context.Context) (messageConn, error) {
+	header := http.Header{}
+	if s.cfg.Token != nil {
+		token, err := s.cfg.Token()
+		if err != nil {
+			return messageConn{}, fmt.Errorf("join token: %w", err)
+		}
+		if token != "" {
+			header.Set("Authorization", "Bearer "+token)
+		}
+	}
+	var cork *corkedConn
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := s.cfg.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			tuneSocket(c)
+			cork = &corkedConn{Conn: c}
+			return cork, nil
+		},
+		TLSClientConfig:        s.cfg.TLS,
+		TLSHandshakeTimeout:    dialTime,
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return errors.New("the Edge answered with a redirect, which is not followed")
+	}}
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	ws, resp, err := websocket.Dial(ctx, s.cfg.URL, &websocket.DialOptions{
+		HTTPClient:     client,
+		HTTPHeader:     header,
+		Subprotocols:   []string{wire.Subprotocol},
+		OnPingReceived: ignorePing,
+	})
+	if err != nil {
+		return messageConn{}, dialError(resp, err)
+	}
+	ws.SetReadLimit(wire.MaxMessage)
+	conn := messageConn{ws: ws, cork: cork}
+	if ws.Subprotocol() != wire.Subprotocol {
+		conn.kill()
+		return messageConn{}, errors.New("what answers at the Edge's URL does not speak " + wire.Subprotocol)
+	}
+	return conn, nil
+}
+
+// dialError makes a Refusal of the Edge's JSON answer, if it is one.
+func dialError(resp *http.Response, err error) error {
+	if resp == nil || resp.Body == nil {
+		return err
+	}
+	body, readErr := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	if readErr != nil {
+		return err
+	}
+	var answer struct {
+		Error struct{ Message, Code string }
+	}
+	if json.Unmarshal(body, &answer) != nil || answer.Error.Code == "" {
+		return fmt.Errorf("the Edge's URL answered %s: %w", resp.Status, err)
+	}
+	r := &Refusal{Code: answer.Error.Code, Message: answer.Error.Message}
+	if d, perr := time.ParseDuration(resp.Header.Get("Retry-After") + "s"); perr == nil {
+		r.RetryAfter = min(d, backoffMax)
+	}
+	return r
+}
+
+// registerNode sends REGISTER and takes REGISTERED.
+func (n *nodeSession) registerNode() error {
+	s := n.sup
+	info := s.describe()
+	s.mu.Lock()
+	req := &wire.RegisterRequest{
+		ProtocolVersions:      []uint32{wire.ProtocolVersion},
+		NodeName:              string(s.cfg.Node),
+		BootId:                s.bootID,
+		HighestGenerationSeen: uint64(s.seen),
+		Labels:                info.Labels,
+		Providers:             wireProviders(info.Providers[:min(len(info.Providers), pageSize)]),
+		SoftwareVersion:       info.Version,
+	}
+	if s.current != nil {
+		req.ReplacesGeneration = uint64(s.current.generation)
+	}
+	s.mu.Unlock()
+	payload, err := proto.Marshal(req)
+	if err != nil {
+		return fmt.Errorf("encode REGISTER: %w", err)
+	}
+	if len(payload) > wire.MaxPayload {
+		return fmt.Errorf("REGISTER has %d bytes, over %d: too many or too long labels", len(payload), wire.MaxPayload)
+	}
+	if err := n.link.conn.write(wire.AppendFrame(nil, wire.FrameHeader{Type: wire.TypeRegister}, payload)); err != nil {
+		return fmt.Errorf("register: %w", err)
+	}
+	n.link.txSeq = 1
+	return n.readRegistered()
+}
+
+func (n *nodeSession) readRegistered() error {
+	buf := messageBuffers.Get().(*[]byte)
+	defer messageBuffers.Put(buf)
+	message, err := n.link.conn.read((*buf)[:wire.MaxMessage])
+	if err != nil {
+		return fmt.Errorf("the Edge did not answer REGISTER: %w", err)
+	}
+	h, payload, rest, err := wire.Next(message)
+	if err != nil {
+		return err
+	}
+	if h.Type != wire.TypeRegistered || h.Seq != 0 || len(rest) > 0 {
+		return protocolError("%s where REGISTERED is due", h.Type)
+	}
+	var answer wire.RegisterResponse
+	if err := proto.Unmarshal(payload, &answer); err != nil {
+		return protocolError("REGISTERED: %w", err)
+	}
+	if r := answer.Refusal; r != nil {
+		return &Refusal{Code: r.Code, Message: r.Message, RetryAfter: time.Duration(r.RetryAfterMs) * time.Millisecond}
+	}
+	if answer.Generation == 0 || answer.MaxStreams == 0 || answer.ProtocolVersion != wire.ProtocolVersion {
+		return protocolError("REGISTERED without generation, max_streams or a version that this Node speaks")
+	}
+	n.link.rxSeq = 1
+	n.generation = execution.Generation(answer.Generation)
+	n.maxStreams = int(min(answer.MaxStreams, wire.MaxStreams))
+	n.link.log = n.sup.cfg.Logger.With("generation", answer.Generation)
+	return nil
+}
+
+// becomeReady starts the session's goroutines, sends the inventory and READY, and waits for READY_ACK.
+func (n *nodeSession) becomeReady(ctx context.Context) error {
+	s := n.sup
+	s.mu.Lock()
+	s.seen = max(s.seen, n.generation)
+	s.sessions[n] = true
+	s.mu.Unlock()
+	n.link.metrics.Sessions.Add(1)
+	s.wg.Go(func() {
+		n.link.wg.Go(n.link.writeLoop)
+		n.link.readLoop()
+		n.link.wg.Wait()
+		n.handlers.Wait()
+		n.link.metrics.Sessions.Add(-1)
+	})
+	n.link.mu.Lock()
+	n.announceLocked()
+	n.link.urgentLocked(wire.TypeReady, nil, &wire.NodeReadyRequest{})
+	n.link.mu.Unlock()
+	select {
+	case <-n.readyAck:
+	case <-n.link.done:
+		s.forget(n)
+		return s.sessionError(n)
+	case <-ctx.Done():
+		n.link.fail(&EndError{Code: goodbyeShutdown, Message: "the Node is stopping"})
+		s.forget(n)
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	s.current = n
+	s.mu.Unlock()
+	s.setStatus(SupervisorStatus{State: StateOnline, Generation: n.generation})
+	return nil
+}

@@ -1,0 +1,173 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Subprotocol is the WebSocket subprotocol of the tunnel; Path is where an Edge serves it; ProtocolVersion is the one
+// version of REGISTER that exists.
+const (
+	Subprotocol            = "iop.tunnel.v1"
+	Path                   = "/tunnel/v1"
+	ProtocolVersion uint32 = 1
+)
+
+// Limits of the codec, in bytes. They stand here because the reader enforces them.
+const (
+	HeaderSize = 16
+	// MaxPayload bounds one frame, so that no frame holds up the others for long.
+	MaxPayload = 32 << 10
+	// MaxMessage bounds a WebSocket message: a run of whole frames.
+	MaxMessage = 64 << 10
+	// MaxHead bounds HEAD: what an HTTP client accepts as a head, with room to spare.
+	MaxHead = 24 << 10
+	// MaxStreams is the most runs at once in a session: their ids must fit a HEARTBEAT.
+	MaxStreams = 4096
+	// MaxDetail bounds End.detail.
+	MaxDetail = 512
+)
+
+// Type says what a frame is.
+type Type uint8
+
+// The frame types. Numbers are part of the contract and never reused.
+const (
+	TypeRegister Type = iota + 1
+	TypeRegistered
+	TypeReady
+	TypeReadyAck
+	TypeHeartbeat
+	TypeHeartbeatAck
+	TypeRefresh
+	TypeCommand
+	TypeCommandResult
+	TypeRevoke
+	TypeRevokeAck
+	TypeDrain
+	TypeGoodbye
+	TypeOpen
+	TypeLease
+	TypePhase
+	TypeHead
+	TypeBody
+	TypeEvent
+	TypeWindow
+	TypeCancel
+	TypeEnd
+	typeLimit
+)
+
+var typeNames = [...]string{
+	"", "REGISTER", "REGISTERED", "READY", "READY_ACK", "HEARTBEAT", "HEARTBEAT_ACK", "REFRESH", "COMMAND",
+	"COMMAND_RESULT", "REVOKE", "REVOKE_ACK", "DRAIN", "GOODBYE", "OPEN", "LEASE", "PHASE", "HEAD", "BODY", "EVENT",
+	"WINDOW", "CANCEL", "END",
+}
+
+// String returns the type's name in the contract.
+func (t Type) String() string {
+	if t > 0 && t < typeLimit {
+		return typeNames[t]
+	}
+	return fmt.Sprintf("type %d", uint8(t))
+}
+
+// Known reports whether t is a type of this version.
+func (t Type) Known() bool { return t > 0 && t < typeLimit }
+
+// OnSession reports whether t belongs on stream 0. WINDOW belongs on both.
+func (t Type) OnSession() bool { return t <= TypeGoodbye || t == TypeWindow }
+
+// OnRun reports whether t belongs on a run's stream.
+func (t Type) OnRun() bool { return t >= TypeOpen && t < typeLimit }
+
+// Flags qualify a frame.
+type Flags uint8
+
+// The flags.
+const (
+	FlagIgnorable Flags = 1 << iota // drop the frame if its type is unknown
+	FlagLast                        // the last frame of this stream and direction
+	FlagBorder                      // the payload ends at an SSE event border
+	FlagContinued                   // the message goes on in the next frame of this stream
+)
+
+// FrameHeader is the fixed part of a frame, numbers in network byte order.
+type FrameHeader struct {
+	Type   Type
+	Flags  Flags
+	Stream uint32 // 0: the session
+	Seq    uint32 // per stream and direction, from 0, without a gap
+	Length uint32 // bytes of payload
+}
+
+// AppendHeader appends h to dst.
+func AppendHeader(dst []byte, h FrameHeader) []byte {
+	dst = append(dst, byte(h.Type), byte(h.Flags), 0, 0)
+	dst = binary.BigEndian.AppendUint32(dst, h.Stream)
+	dst = binary.BigEndian.AppendUint32(dst, h.Seq)
+	return binary.BigEndian.AppendUint32(dst, h.Length)
+}
+
+// AppendFrame appends a whole frame; h.Length is set from the payload.
+func AppendFrame(dst []byte, h FrameHeader, payload []byte) []byte {
+	h.Length = uint32(len(payload))
+	return append(AppendHeader(dst, h), payload...)
+}
+
+// What Next can find wrong. Each is an error of the session: after it the message can't be read on.
+var (
+	ErrTruncated = errors.New("frame: the message ends inside a frame")
+	ErrReserved  = errors.New("frame: reserved bytes are not 0")
+	ErrTooLarge  = fmt.Errorf("frame: payload over %d bytes", MaxPayload)
+	ErrNoFrame   = errors.New("frame: empty message")
+	ErrPlacement = errors.New("frame: type on the wrong kind of stream")
+)
+
+// Next splits the first frame off message. The payload aliases message. An unknown type is not an error here: whether
+// it may be ignored is in its flags.
+func Next(message []byte) (h FrameHeader, payload, rest []byte, err error) {
+	if len(message) < HeaderSize {
+		if len(message) == 0 {
+			return h, nil, nil, ErrNoFrame
+		}
+		return h, nil, nil, ErrTruncated
+	}
+	h = FrameHeader{
+		Type:   Type(message[0]),
+		Flags:  Flags(message[1]),
+		Stream: binary.BigEndian.Uint32(message[4:]),
+		Seq:    binary.BigEndian.Uint32(message[8:]),
+		Length: binary.BigEndian.Uint32(message[12:]),
+	}
+	switch {
+	case message[2] != 0 || message[3] != 0:
+		return h, nil, nil, ErrReserved
+	case h.Length > MaxPayload:
+		return h, nil, nil, ErrTooLarge
+	case int(h.Length) > len(message)-HeaderSize:
+		return h, nil, nil, ErrTruncated
+	case h.Type.Known() && h.Stream == 0 && !h.Type.OnSession(), h.Type.Known() && h.Stream != 0 && !h.Type.OnRun():
+		return h, nil, nil, ErrPlacement
+	}
+	end := HeaderSize + int(h.Length)
+	return h, message[HeaderSize:end:end], message[end:], nil
+}
+
+// AppendWindow appends the payload of a WINDOW frame: credit in bytes.
+func AppendWindow(dst []byte, credit uint32) []byte {
+	return binary.BigEndian.AppendUint32(dst, credit)
+}
+
+// ParseWindow reads the payload of a WINDOW frame. Credit of 0 or beyond 1<<30 is malformed.
+func ParseWindow(payload []byte) (uint32, error) {
+	if len(payload) != 4 {
+		return 0, fmt.Errorf("WINDOW: %d bytes of payload, want 4", len(payload))
+	}
+	credit := binary.BigEndian.Uint32(payload)
+	if credit == 0 || credit > 1<<30 {
+		return 0, fmt.Errorf("WINDOW: credit %d out of range", credit)
+	}
+	return credit, nil
+}

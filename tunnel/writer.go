@@ -1,0 +1,243 @@
+package tunnel
+
+import (
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"iop/tunnel/wire"
+)
+
+// quantum is how many bytes of BODY a stream sends before the next one has its turn.
+const quantum = 16 << 10
+
+// urgentFrame is a frame of the first class: of the session, or of a stream that it may overtake.
+type urgentFrame struct {
+	typ     wire.Type
+	flags   wire.Flags
+	stream  *stream // or nil: the session
+	payload []byte
+}
+
+var messageBuffers = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxMessage); return &b }}
+
+// writeLoop is the session's one writer. It ends when the link has ended and GOODBYE is out, or when a write fails.
+func (l *link) writeLoop() {
+	for {
+		select {
+		case <-l.wake:
+		case <-l.done:
+			l.farewell()
+			return
+		}
+		for {
+			sent, err := l.writeMessage()
+			if err != nil {
+				l.fail(&EndError{Code: goodbyeLost, Message: "the connection broke while writing", Err: err})
+				l.conn.kill()
+				return
+			}
+			if !sent {
+				break
+			}
+		}
+	}
+}
+
+// writeMessage sends one message of what is ready; sent is false if nothing was.
+func (l *link) writeMessage() (sent bool, err error) {
+	buf := messageBuffers.Get().(*[]byte)
+	defer messageBuffers.Put(buf)
+	l.mu.Lock()
+	message, frames := l.fillLocked((*buf)[:0])
+	l.mu.Unlock()
+	if len(message) == 0 {
+		return false, nil
+	}
+	l.metrics.MessagesSent.Add(1)
+	l.metrics.FramesSent.Add(uint64(frames))
+	l.metrics.BytesSent.Add(uint64(len(message)))
+	return true, l.conn.write(message)
+}
+
+// fill is a message in the making.
+type fill struct {
+	buf    []byte
+	frames int
+}
+
+func (f *fill) room() int { return wire.MaxMessage - len(f.buf) - wire.HeaderSize }
+
+func (f *fill) add(h wire.FrameHeader, payload []byte) {
+	f.buf = wire.AppendFrame(f.buf, h, payload)
+	f.frames++
+}
+
+// fillLocked serialises what is ready: first class, then control frames of runs, then bodies in turns.
+func (l *link) fillLocked(buf []byte) ([]byte, int) {
+	f := fill{buf: buf}
+	if l.fillUrgentLocked(&f) && l.fillCtlLocked(&f) {
+		l.fillBodyLocked(&f)
+	}
+	return f.buf, f.frames
+}
+
+// fillUrgentLocked reports whether all of the first class went in.
+func (l *link) fillUrgentLocked(f *fill) bool {
+	sent := 0
+	for _, u := range l.urgent {
+		if f.room() < len(u.payload) {
+			break
+		}
+		sent++
+		if u.stream == nil {
+			f.add(wire.FrameHeader{Type: u.typ, Flags: u.flags, Seq: l.txSeq}, u.payload)
+			l.txSeq++
+		} else if !u.stream.over {
+			f.add(wire.FrameHeader{Type: u.typ, Flags: u.flags, Stream: u.stream.id, Seq: u.stream.tx.seq}, u.payload)
+			u.stream.tx.seq++
+		}
+	}
+	l.urgent = append(l.urgent[:0], l.urgent[sent:]...)
+	if len(l.urgent) > 0 {
+		return false
+	}
+	return l.fillWindowsLocked(f)
+}
+
+func (l *link) fillWindowsLocked(f *fill) bool {
+	var payload [4]byte
+	if l.sessionGrant >= sessionGrantStep && f.room() >= 4 {
+		f.add(wire.FrameHeader{Type: wire.TypeWindow, Seq: l.txSeq}, wire.AppendWindow(payload[:0], uint32(l.sessionGrant)))
+		l.txSeq++
+		l.sessionGrant = 0
+	}
+	sent := 0
+	for _, s := range l.windows {
+		if f.room() < 4 {
+			break
+		}
+		sent++
+		s.rx.inWin = false
+		if s.over || s.tx.dead {
+			continue
+		}
+		f.add(wire.FrameHeader{Type: wire.TypeWindow, Stream: s.id, Seq: s.tx.seq}, wire.AppendWindow(payload[:0], uint32(s.rx.grant)))
+		s.tx.seq++
+		s.rx.grant = 0
+	}
+	l.windows = append(l.windows[:0], l.windows[sent:]...)
+	return len(l.windows) == 0
+}
+
+// fillCtlLocked reports whether every control frame that is at the head of its stream went in. A frame that doesn't
+// fit stops the class: OPENs stay in order.
+func (l *link) fillCtlLocked(f *fill) bool {
+	for l.ctl.n > 0 {
+		s := l.ctl.pop()
+		s.tx.inCtl = false
+		if s.over {
+			continue
+		}
+		if !l.fillHeadsLocked(f, s) {
+			s.tx.inCtl = true
+			l.ctl.pushFront(s)
+			return false
+		}
+		s.scheduleLocked()
+	}
+	return true
+}
+
+// fillHeadsLocked sends the items of s up to its next BODY, and reports whether all of them fitted.
+func (l *link) fillHeadsLocked(f *fill, s *stream) bool {
+	for len(s.tx.queue) > 0 {
+		item := &s.tx.queue[0]
+		if item.typ == wire.TypeBody {
+			return true
+		}
+		if f.room() < len(item.data) {
+			return false
+		}
+		f.add(wire.FrameHeader{Type: item.typ, Flags: item.flags, Stream: s.id, Seq: s.tx.seq}, item.data)
+		s.tx.seq++
+		s.tx.started = true
+		typ := item.typ
+		s.popLocked()
+		if typ == wire.TypeEnd {
+			l.peer.endSentLocked(s)
+			return true
+		}
+	}
+	return true
+}
+
+// fillBodyLocked gives each stream a turn until the message, the link's credit or the bodies are used up.
+func (l *link) fillBodyLocked(f *fill) {
+	for l.body.n > 0 && f.room() > 0 {
+		if l.credit.room() <= 0 {
+			l.metrics.SessionStalls.Add(1)
+			return
+		}
+		s := l.body.pop()
+		s.tx.inBody = false
+		if s.over || len(s.tx.queue) == 0 || s.tx.queue[0].typ != wire.TypeBody {
+			s.scheduleLocked()
+			continue
+		}
+		l.fillTurnLocked(f, s)
+		if s.over {
+			continue
+		}
+		if s.space != nil && s.tx.queued < sendBufferLimit/2 {
+			poke(s.space)
+		}
+		// A control frame behind the body belongs to a higher class: at once, if it fits.
+		if !l.fillHeadsLocked(f, s) && !s.tx.inCtl {
+			s.tx.inCtl = true
+			l.ctl.push(s)
+			continue
+		}
+		s.scheduleLocked()
+	}
+}
+
+// fillTurnLocked sends one turn of the stream's first item, which is BODY.
+func (l *link) fillTurnLocked(f *fill, s *stream) {
+	item := &s.tx.queue[0]
+	n := min(item.left(), quantum, s.tx.credit, l.credit.room(), f.room())
+	if n <= 0 && item.left() > 0 {
+		return
+	}
+	var flags wire.Flags
+	if n == item.left() {
+		flags = item.flags
+	}
+	f.add(wire.FrameHeader{Type: wire.TypeBody, Flags: flags, Stream: s.id, Seq: s.tx.seq}, item.data[item.off:item.off+n])
+	s.tx.seq++
+	item.off += n
+	s.tx.queued -= n
+	s.tx.credit -= n
+	l.credit.sent(n, l.now)
+	if item.left() == 0 {
+		s.popLocked()
+	}
+}
+
+// urgentLocked queues a frame of the first class.
+func (l *link) urgentLocked(typ wire.Type, s *stream, m proto.Message) {
+	payload, err := proto.Marshal(m)
+	if err != nil || len(payload) > wire.MaxPayload {
+		// Every message of this class is bounded where it is made.
+		l.log.Error("tunnel: a control message can't be sent", "type", typ.String(), "bytes", len(payload), "err", err)
+		return
+	}
+	l.urgentPayloadLocked(typ, s, payload)
+}
+
+func (l *link) urgentPayloadLocked(typ wire.Type, s *stream, payload []byte) {
+	l.urgent = append(l.urgent, urgentFrame{typ: typ, stream: s, payload: payload})
+	l.wakeWriter()
+}
+
+func (l *link) wakeWriter() { poke(l.wake) }
