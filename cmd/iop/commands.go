@@ -1,8 +1,88 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func newRootCommand() *cobra.Command {
+	root := group(&cobra.Command{
+		Use:   "iop",
+		Short: "One public, OpenAI-compatible URL for inference machines behind NAT",
+		Long: `One public, OpenAI-compatible URL for inference machines behind NAT.
+
+"iop dev" shows all of it on this machine. In earnest, "iop edge" runs where
+clients can reach it, and "iop node" beside each inference server; a Node dials
+out to the Edge and needs no open port.`,
+		Example: `  iop dev
+  iop edge
+  iop node --edge wss://edge.example.org/tunnel/v1 --join-token-file token`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}, commands()...)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	wrongArgsAreWrongUse(root)
+	return root
+}
+
+func wrongArgsAreWrongUse(cmd *cobra.Command) {
+	check := cmd.Args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+	for _, c := range cmd.Commands() {
+		wrongArgsAreWrongUse(c)
+	}
+}
 
 // commands lists the commands of the binary, each made in a file of its own.
 func commands() []*cobra.Command {
-	return []*cobra.Command{newSimCommand()}
+	return []*cobra.Command{
+		newSimCommand(),
+		newVersionCommand(),
+	}
+}
+
+// group makes a command that only holds others: alone it prints its help.
+func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(commands...)
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		hint := fmt.Sprintf("; see %s --help", cmd.CommandPath())
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = fmt.Sprintf("; did you mean %q?", near[0])
+		}
+		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.HasParent() {
+			return usageError{fmt.Errorf("%s needs a command; see %s --help", cmd.CommandPath(), cmd.CommandPath())}
+		}
+		return cmd.Help()
+	}
+	return cmd
+}
+
+// exactly accepts as many arguments as there are names.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return fmt.Errorf("%s needs %s; see %s --help", cmd.CommandPath(), names[len(args)], cmd.CommandPath())
+		case len(args) > len(names):
+			return fmt.Errorf("%s takes no argument %q; see %s --help", cmd.CommandPath(), args[len(names)], cmd.CommandPath())
+		}
+		return nil
+	}
 }

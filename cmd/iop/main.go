@@ -1,19 +1,23 @@
 // Command iop is the whole of IOP in one binary: the Edge, the Node, the simulator, the operator's commands.
+//
+// This room turns a command line and an environment into the configuration of a package below, runs it, and prints
+// what a person or a script reads. Each command has a file of its own. What a command does lives in the package that
+// it serves, never here.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/spf13/cobra"
 )
 
 // Exit statuses, a promise to scripts.
 const (
+	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
@@ -25,33 +29,24 @@ func (e usageError) Unwrap() error { return e.error }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:]))
+	// The first signal ends the command in good order; from then on a signal has its usual effect, at once.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // run executes one command line and returns the exit status.
-func run(ctx context.Context, args []string) int {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRootCommand()
 	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return 0
+		return exitOK
 	}
-	fmt.Fprintln(os.Stderr, "iop:", err)
+	fmt.Fprintln(stderr, "iop:", err)
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
 	return exitFailed
-}
-
-func newRootCommand() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "iop",
-		Short:         "One public, OpenAI-compatible URL for inference machines behind NAT",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(commands()...)
-	return root
 }

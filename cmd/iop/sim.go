@@ -33,7 +33,8 @@ func newSimCommand() *cobra.Command {
 		Short: "Simulate an inference engine: OpenAI, Ollama and Anthropic shapes, slots, pace, faults on demand",
 		Long: "Simulate an inference engine: OpenAI, Ollama and Anthropic shapes, slots, pace, faults on demand.\n\n" +
 			"Each flag is also an environment variable: --tokens-per-second is " + simPrefix + "TOKENS_PER_SECOND.\n\n" + sim.Help(),
-		Args: cobra.NoArgs,
+		Example: "  iop sim --listen 127.0.0.1:8490 --tokens-per-second 50 --ttft 200ms",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if envErr != nil {
 				return usageError{simEnvError(envErr)}
