@@ -167,7 +167,15 @@ func (x *exchange) speak(p *plan, d dialect, contentType string) error {
 	if err := d.end(p); err != nil {
 		return err
 	}
-	return x.waitUntil(time.Now().Add(x.k.keepOpen))
+	x.linger()
+	return nil
+}
+
+// linger keeps a complete answer's body open, for the knob keep_open_after_done.
+func (x *exchange) linger() {
+	if x.k.keepOpen > 0 {
+		_ = x.waitUntil(time.Now().Add(x.k.keepOpen)) // the client may go: it has everything
+	}
 }
 
 // body streams all tokens, each at its time.
@@ -248,9 +256,35 @@ func (x *exchange) pace() error {
 	return x.waitUntil(x.begun.Add(time.Duration(x.pieces) * x.k.gap))
 }
 
+// death is the fault that the flavour's own death is.
+func (x *exchange) death(d dialect) (string, error) {
+	switch x.s.config.Flavour {
+	case VLLM, SGLang:
+		return faultErrorMid, nil
+	case LlamaCPP:
+		return faultMidReset, nil
+	case Ollama:
+		if _, ok := d.(*ollamaStream); ok {
+			return faultErrorMid, nil
+		}
+		if c, ok := d.(*chunkStream); ok {
+			return faultMidClose, c.die()
+		}
+		return faultMidClose, nil
+	}
+	return faultMidAbort, nil
+}
+
 // strike does the ordered fault inside a stream.
 func (x *exchange) strike(d dialect) error {
-	switch x.k.fault {
+	fault := x.k.fault
+	if fault == faultDie {
+		var err error
+		if fault, err = x.death(d); err != nil {
+			return err
+		}
+	}
+	switch fault {
 	case faultMidReset:
 		return x.cut(true)
 	case faultMidAbort:
@@ -303,7 +337,7 @@ func (x *exchange) deliver(contentType string, body []byte) error {
 		return x.whole(200, contentType, body)
 	case faultEmpty:
 		return x.empty(contentType)
-	case faultErrorFirst, faultErrorMid:
+	case faultErrorFirst, faultErrorMid, faultDie:
 		return x.refuse(engineDied())
 	case faultLlamaCPP:
 		return x.refuse(badRequest("", "the request exceeds the available context size"))

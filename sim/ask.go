@@ -8,8 +8,10 @@ import (
 
 // ask is what any endpoint's request comes down to.
 type ask struct {
-	model  string
-	stream bool
+	serve    func(x *exchange, a *ask) error // never nil
+	model    string
+	anyModel bool // the endpoint does not need one
+	stream   bool
 	// text is what the answer echoes: the last user message, without the knobs at its beginning.
 	text   string
 	orders []string // other places that may hold knobs; later ones win
@@ -38,12 +40,13 @@ type tool struct {
 // words is message content in any of its forms: a string, a list of parts, null. Only text is kept: images and audio
 // stay in the body, however large.
 type words struct {
-	text string
-	size int // bytes of text and of what was not kept
+	text       string
+	size       int  // bytes of text and of what was not kept
+	toolResult bool // a part is the result of a tool (Anthropic)
 }
 
 func (w *words) UnmarshalJSON(b []byte) error {
-	w.text, w.size = "", len(b)
+	*w = words{size: len(b)}
 	switch {
 	case bytes.Equal(b, []byte("null")):
 		w.size = 0
@@ -54,6 +57,7 @@ func (w *words) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	var parts []struct {
+		Type    string `json:"type"`
 		Text    string `json:"text"`
 		Content *words `json:"content"`
 	}
@@ -62,6 +66,7 @@ func (w *words) UnmarshalJSON(b []byte) error {
 	}
 	var all []string
 	for _, p := range parts {
+		w.toolResult = w.toolResult || p.Type == "tool_result"
 		if p.Text != "" {
 			all = append(all, p.Text)
 		}

@@ -5,9 +5,6 @@ import (
 	"strconv"
 )
 
-// chatFamily is POST /v1/chat/completions.
-var chatFamily = family{decode: decodeChat, serve: serveChat}
-
 type chatMessage struct {
 	Role    string `json:"role"`
 	Content words  `json:"content"`
@@ -41,6 +38,7 @@ type chatRequest struct {
 	} `json:"response_format"`
 }
 
+// decodeChat reads POST /v1/chat/completions.
 func decodeChat(x *exchange, body []byte) (*ask, error) {
 	var in chatRequest
 	if err := json.Unmarshal(body, &in); err != nil {
@@ -50,7 +48,7 @@ func decodeChat(x *exchange, body []byte) (*ask, error) {
 		return nil, &requestError{"messages", "Missing required parameter: 'messages'."}
 	}
 	a := &ask{
-		model: in.Model, stream: in.Stream, orders: in.list(),
+		serve: serveChat, model: in.Model, stream: in.Stream, orders: in.list(),
 		limit: limitOf(in.MaxCompletionTokens, in.MaxTokens), n: 1,
 	}
 	if in.N != nil && x.s.config.Flavour != Ollama { // Ollama ignores it
@@ -92,7 +90,7 @@ func serveChat(x *exchange, a *ask) error {
 	p := x.planFor(a)
 	id, created := x.chatID(), unixNow()
 	if a.stream {
-		return x.speak(&p, newChatStream(x, a, &p, id, created), sseType)
+		return x.speak(&p, newChunkStream(x, a, &p, id, created, false), sseType)
 	}
 	if err := x.compute(&p); err != nil {
 		return err
@@ -142,127 +140,4 @@ func (u usage) chat() map[string]any {
 		"prompt_tokens_details":     map[string]int{"cached_tokens": u.cached},
 		"completion_tokens_details": map[string]int{"reasoning_tokens": u.reasoning},
 	}
-}
-
-// chatStream is the dialect of streamed Chat Completions.
-type chatStream struct {
-	x        *exchange
-	a        *ask
-	head     []byte   // of every chunk, up to the choices
-	tail     []byte   // of every chunk, after them
-	openings [][]byte // of the delta of content, by choice
-}
-
-func newChatStream(x *exchange, a *ask, p *plan, id string, created int64) *chatStream {
-	c := &chatStream{x: x, a: a}
-	c.head = appendString([]byte(`{"id":`), id)
-	c.head = strconv.AppendInt(append(c.head, `,"object":"chat.completion.chunk","created":`...), created, 10)
-	c.head = appendString(append(c.head, `,"model":`...), a.model)
-	c.head = append(c.head, `,"system_fingerprint":"fp_sim","choices":[`...)
-	switch x.k.usage {
-	case "always":
-		c.tail = append(append([]byte(`],"usage":`), marshal(p.usage.chat())...), '}')
-	case "", "finish":
-		c.tail = []byte(`]}`)
-		if a.includeUsage && x.k.usage == "" {
-			c.tail = []byte(`],"usage":null}`)
-		}
-	default:
-		c.tail = []byte(`]}`)
-	}
-	role := ""
-	if x.s.config.Flavour == Ollama {
-		role = `"role":"assistant",`
-	}
-	for i := range a.n {
-		c.openings = append(c.openings, []byte(`{"index":`+strconv.Itoa(i)+`,"delta":{`+role))
-	}
-	return c
-}
-
-// chunk writes one chunk for every choice. delta appends the members of its delta.
-func (c *chatStream) chunk(delta func(b []byte) []byte, finish string) error {
-	for i := range c.a.n {
-		b := append(append(c.x.data[:0], c.head...), c.openings[i]...)
-		b = append(delta(b), `},"logprobs":null,"finish_reason":`...)
-		if finish == "" {
-			b = append(b, "null}"...)
-		} else {
-			b = append(appendString(b, finish), '}')
-		}
-		b = append(b, c.tail...)
-		c.x.data = b
-		if err := c.x.event("", b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *chatStream) begin() error {
-	switch c.x.s.config.Flavour {
-	case Ollama, LlamaCPP: // neither announces the role
-		return nil
-	}
-	return c.chunk(func(b []byte) []byte { return append(b, `"role":"assistant","content":"","refusal":null`...) }, "")
-}
-
-func (c *chatStream) think(text []byte) error {
-	return c.chunk(func(b []byte) []byte { return appendString(append(b, `"reasoning_content":`...), text) }, "")
-}
-
-func (c *chatStream) text(text []byte) error {
-	return c.chunk(func(b []byte) []byte { return appendString(append(b, `"content":`...), text) }, "")
-}
-
-func (c *chatStream) callStart(i int, call toolCall) error {
-	return c.chunk(func(b []byte) []byte {
-		b = strconv.AppendInt(append(b, `"tool_calls":[{"index":`...), int64(i), 10)
-		b = appendString(append(b, `,"id":`...), call.id)
-		b = appendString(append(b, `,"type":"function","function":{"name":`...), call.name)
-		return append(b, `,"arguments":""}}]`...)
-	}, "")
-}
-
-func (c *chatStream) callPart(i int, part string) error {
-	return c.chunk(func(b []byte) []byte {
-		b = strconv.AppendInt(append(b, `"tool_calls":[{"index":`...), int64(i), 10)
-		b = appendString(append(b, `,"function":{"arguments":`...), part)
-		return append(b, `}}]`...)
-	}, "")
-}
-
-func (c *chatStream) callEnd(int, toolCall) error { return nil }
-
-func (c *chatStream) end(p *plan) error {
-	withUsage := append(append([]byte(`],"usage":`), marshal(p.usage.chat())...), '}')
-	inFinish := c.x.k.usage == "finish" || c.x.s.config.Flavour == LlamaCPP && c.x.k.usage == ""
-	if inFinish {
-		c.tail = withUsage
-	}
-	if err := c.chunk(func(b []byte) []byte { return b }, p.finish); err != nil {
-		return err
-	}
-	if !inFinish && c.x.k.usage != "never" && (c.a.includeUsage || c.x.k.usage == "always") {
-		if err := c.x.event("", append(append(c.x.data[:0], c.head...), withUsage...)); err != nil {
-			return err
-		}
-	}
-	if err := c.x.done(); err != nil {
-		return err
-	}
-	if c.x.k.trailing {
-		return c.text([]byte(" after the end"))
-	}
-	return nil
-}
-
-func (c *chatStream) fail(e apiError) error {
-	if err := c.x.event("", marshal(map[string]any{"error": e.object(c.x.s.config.Flavour)})); err != nil {
-		return err
-	}
-	if c.x.s.config.Flavour == VLLM {
-		return c.x.done()
-	}
-	return nil
 }

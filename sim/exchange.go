@@ -2,10 +2,10 @@ package sim
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +29,7 @@ const (
 type exchange struct {
 	s   *Server
 	w   http.ResponseWriter
+	rc  *http.ResponseController
 	r   *http.Request
 	ctx context.Context // ends with the client, or with the server under ignore_cancel
 	k   knobs
@@ -38,9 +39,11 @@ type exchange struct {
 	begun   time.Time // when its turn came, then when its first token was due; stalls move it
 	pieces  int       // tokens generated so far
 	stalled bool
-	gone    bool        // a write has failed
-	timer   *time.Timer // nil before the first wait
-	stop    func() bool // of the watch on the client
+	gone    bool         // a write has failed
+	timer   *time.Timer  // nil before the first wait
+	stop    func() bool  // of the watch on the client
+	headed  bool         // the head is written
+	zip     *gzip.Writer // or nil
 	eol     string
 	events  int    // written
 	ids     int    // given
@@ -54,7 +57,9 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request, inference bool) *e
 		Headers: r.Header.Clone(), Inference: inference, State: stateReading, Started: time.Now(),
 	}
 	s.ledger.open(rec)
-	x := &exchange{s: s, w: w, r: r, ctx: r.Context(), rec: rec, k: s.knobsFor(r, inference), begun: rec.Started}
+	x := &exchange{
+		s: s, w: w, rc: http.NewResponseController(w), r: r, ctx: r.Context(), rec: rec, k: s.knobsFor(r, inference), begun: rec.Started,
+	}
 	x.stop = context.AfterFunc(r.Context(), func() {
 		now := time.Now()
 		s.ledger.update(func() { rec.Gone = &now })
@@ -68,13 +73,16 @@ func (x *exchange) close(err error) {
 	if x.timer != nil {
 		x.timer.Stop()
 	}
+	if x.zip != nil && err == nil {
+		err = x.zip.Close()
+	}
 	state := stateFinished
 	switch {
 	case errors.Is(err, errRejected):
 		state, err = stateRejected, nil
 	case errors.Is(err, errFault):
 		err = nil
-	case err != nil, x.gone:
+	case err != nil, x.gone, x.k.ignoreCancel && x.r.Context().Err() != nil:
 		state = stateCancelled
 	}
 	x.s.ledger.update(func() { x.rec.Tokens, x.rec.Fault = x.pieces, x.k.fault })
@@ -107,22 +115,26 @@ func (s *Server) plain(serve func(*exchange) error) http.Handler {
 	})
 }
 
-// family is one inference endpoint: how its request is read and how it is answered.
-type family struct {
-	decode func(x *exchange, body []byte) (*ask, error)
-	serve  func(x *exchange, a *ask) error
-	free   bool // needs no slot
-}
+// decoder reads one endpoint's request and says how it is answered.
+type decoder func(x *exchange, body []byte) (*ask, error)
 
-// infer serves an inference endpoint.
-func (s *Server) infer(f family) http.Handler {
+// infer serves an endpoint that needs a slot.
+func (s *Server) infer(d decoder) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := s.open(w, r, !f.free)
-		x.close(x.infer(f))
+		x := s.open(w, r, true)
+		x.close(x.infer(d))
 	})
 }
 
-func (x *exchange) infer(f family) error {
+// aside serves an endpoint that reads a body and needs no slot.
+func (s *Server) aside(d decoder) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := s.open(w, r, false)
+		x.close(x.infer(d))
+	})
+}
+
+func (x *exchange) infer(decode decoder) error {
 	if err := x.headerKnobs(); err != nil {
 		return err
 	}
@@ -136,7 +148,7 @@ func (x *exchange) infer(f family) error {
 	if err != nil {
 		return err
 	}
-	a, err := f.decode(x, body)
+	a, err := decode(x, body)
 	if err != nil {
 		return x.refuseDecode(err)
 	}
@@ -152,13 +164,13 @@ func (x *exchange) infer(f family) error {
 	if a.streamOptions && x.k.usage == "refuse" {
 		return x.refuse(badRequest("stream_options", "Unrecognized request argument supplied: stream_options"))
 	}
-	if !f.free {
+	if x.rec.Inference {
 		if err := x.takeSlot(); err != nil {
 			return err
 		}
 	}
 	x.s.ledger.setState(x.rec, stateActive)
-	return f.serve(x, a)
+	return a.serve(x, a)
 }
 
 // follow applies the knobs that the request itself carries and looks its model up.
@@ -176,7 +188,7 @@ func (x *exchange) follow(a *ask) error {
 	known := x.s.knows(a.model)
 	x.s.ledger.update(func() { x.rec.Stream = a.stream })
 	x.s.ledger.setModel(x.rec, a.model, known)
-	if known || x.s.config.Flavour == LlamaCPP { // llama.cpp serves its one model under any name
+	if known || a.anyModel && a.model == "" || x.s.config.Flavour == LlamaCPP { // llama.cpp serves its one model under any name
 		return nil
 	}
 	if a.model == "" {
@@ -369,13 +381,7 @@ func (e *requestError) Error() string { return e.param + ": " + e.message }
 
 // json answers with v as a whole.
 func (x *exchange) json(status int, v any) error {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		panic(err) // our own maps and structs
-	}
-	return x.whole(status, "application/json", bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+	return x.whole(status, "application/json", marshal(v))
 }
 
 // whole writes an answer of known length.
@@ -386,7 +392,15 @@ func (x *exchange) whole(status int, contentType string, body []byte) error {
 
 // writeHead writes the head with all that the knobs put into it; length is unset for a stream.
 func (x *exchange) writeHead(status int, contentType string, length int) {
+	if x.headed {
+		return
+	}
+	x.headed = true
 	h := x.w.Header()
+	if x.k.gzip && length != 0 && strings.Contains(x.r.Header.Get("Accept-Encoding"), "gzip") {
+		x.zip, length = gzip.NewWriter(x.w), unset
+		h.Set("Content-Encoding", "gzip")
+	}
 	h["Content-Type"] = nil
 	if ct := x.contentType(contentType); ct != "" {
 		h.Set("Content-Type", ct)
@@ -460,7 +474,11 @@ func (x *exchange) write(b []byte) error {
 	if x.gone || len(b) == 0 {
 		return nil
 	}
-	if _, err := x.w.Write(b); err != nil {
+	var w io.Writer = x.w
+	if x.zip != nil {
+		w = x.zip
+	}
+	if _, err := w.Write(b); err != nil {
 		return x.lost(err)
 	}
 	return nil
@@ -471,7 +489,12 @@ func (x *exchange) flush() error {
 	if x.gone {
 		return nil
 	}
-	if err := http.NewResponseController(x.w).Flush(); err != nil {
+	if x.zip != nil {
+		if err := x.zip.Flush(); err != nil {
+			return x.lost(err)
+		}
+	}
+	if err := x.rc.Flush(); err != nil {
 		return x.lost(err)
 	}
 	return nil
@@ -487,7 +510,7 @@ func (x *exchange) lost(err error) error {
 
 // cut ends the connection where it stands, with a reset or with a plain close.
 func (x *exchange) cut(reset bool) error {
-	conn, _, err := http.NewResponseController(x.w).Hijack()
+	conn, _, err := x.rc.Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler) // not HTTP/1: net/http resets the stream
 	}

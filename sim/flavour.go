@@ -1,6 +1,10 @@
 package sim
 
-import "net/http"
+import (
+	"fmt"
+	"net/http"
+	"strings"
+)
 
 // server is the flavour's Server header, or "" where it sends none.
 func (f Flavour) server() string {
@@ -17,5 +21,107 @@ func (f Flavour) server() string {
 
 // flavourRoutes adds the paths by which an engine is told from another.
 func (s *Server) flavourRoutes(m *http.ServeMux) {
-	m.Handle("GET /health", s.plain(func(x *exchange) error { return x.deliver("application/json", []byte(`{"status":"ok"}`)) }))
+	empty := s.plain(func(x *exchange) error { return x.whole(http.StatusOK, "", nil) })
+	switch s.config.Flavour {
+	case VLLM:
+		m.Handle("GET /health", empty)
+		m.Handle("GET /ping", empty)
+		m.Handle("GET /version", s.fixed(func() any { return map[string]string{"version": "0.11.0"} }))
+		m.Handle("GET /load", s.fixed(func() any { return map[string]int64{"server_load": s.Stats().Active} }))
+		m.Handle("GET /metrics", s.plain(serveVLLMMetrics))
+	case LlamaCPP:
+		health := s.fixed(func() any { return map[string]string{"status": "ok"} })
+		m.Handle("GET /health", health)
+		m.Handle("GET /v1/health", health)
+		m.Handle("GET /props", s.fixed(s.llamaProps))
+		m.Handle("GET /slots", s.fixed(s.llamaSlots))
+		m.Handle("GET /models", s.plain(serveModels))
+		m.Handle("POST /chat/completions", s.infer(decodeChat))
+	case Ollama:
+		s.ollamaRoutes(m)
+	case LMStudio:
+		m.Handle("GET /api/v0/models", s.fixed(s.lmStudioModels))
+	case SGLang:
+		m.Handle("GET /health", empty)
+		m.Handle("GET /health_generate", empty)
+		info := s.fixed(s.sglangInfo)
+		m.Handle("GET /get_server_info", info)
+		m.Handle("GET /server_info", info)
+		model := s.fixed(s.sglangModel)
+		m.Handle("GET /get_model_info", model)
+		m.Handle("GET /model_info", model)
+	}
+}
+
+// fixed serves a JSON document that takes no input.
+func (s *Server) fixed(document func() any) http.Handler {
+	return s.plain(func(x *exchange) error { return x.deliver("application/json", marshal(document())) })
+}
+
+// firstModel is the model of an engine that serves one.
+func (s *Server) firstModel() string {
+	if m := s.Models(); len(m) > 0 {
+		return m[0]
+	}
+	return ""
+}
+
+func serveVLLMMetrics(x *exchange) error {
+	st := x.s.Stats()
+	var b strings.Builder
+	for _, g := range []struct {
+		name, help string
+		value      int64
+	}{
+		{"vllm:num_requests_running", "Number of requests in model execution batches.", st.Active},
+		{"vllm:num_requests_waiting", "Number of requests waiting to be processed.", st.Queued},
+	} {
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n%s{engine=\"0\",model_name=%q} %d.0\n", g.name, g.help, g.name, g.name, x.s.firstModel(), g.value)
+	}
+	return x.deliver("text/plain; version=0.0.4; charset=utf-8", []byte(b.String()))
+}
+
+func (s *Server) llamaProps() any {
+	return map[string]any{
+		"default_generation_settings": map[string]any{"id": 0, "n_ctx": contextLength, "is_processing": false, "params": map[string]any{}},
+		"total_slots":                 s.Stats().Slots, "model_path": "models/" + s.firstModel() + ".gguf", "model_alias": s.firstModel(),
+		"chat_template": "", "modalities": map[string]bool{"vision": false, "audio": false}, "build_info": "b6500-sim",
+	}
+}
+
+func (s *Server) llamaSlots() any {
+	st := s.Stats()
+	list := make([]any, st.Slots)
+	for i := range list {
+		list[i] = map[string]any{"id": i, "n_ctx": contextLength, "is_processing": i < st.Busy}
+	}
+	return list
+}
+
+func (s *Server) lmStudioModels() any {
+	data := []any{}
+	for _, m := range s.Models() {
+		kind := "llm"
+		if strings.Contains(m, "embed") {
+			kind = "embeddings"
+		}
+		data = append(data, map[string]any{
+			"id": m, "object": "model", "type": kind, "publisher": "sim", "arch": "sim", "compatibility_type": "gguf",
+			"quantization": "Q4_K_M", "state": "loaded", "max_context_length": contextLength, "loaded_context_length": contextLength,
+		})
+	}
+	return map[string]any{"object": "list", "data": data}
+}
+
+func (s *Server) sglangInfo() any {
+	st := s.Stats()
+	return map[string]any{
+		"model_path": s.firstModel(), "served_model_name": s.firstModel(), "version": "0.5.3", "tp_size": 1, "dp_size": 1,
+		"max_running_requests": st.Slots, "max_total_num_tokens": contextLength, "context_length": contextLength,
+		"internal_states": []any{map[string]any{"effective_max_running_requests_per_dp": st.Slots, "last_gen_throughput": 0.0}},
+	}
+}
+
+func (s *Server) sglangModel() any {
+	return map[string]any{"model_path": s.firstModel(), "tokenizer_path": s.firstModel(), "is_generation": true, "preferred_sampling_params": nil}
 }

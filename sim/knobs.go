@@ -65,6 +65,7 @@ type knobs struct {
 	echoHeaders  bool
 	leak         bool
 	ignoreCancel bool
+	gzip         bool
 
 	path  string // default knobs only: which requests
 	times int    // default knobs only: how many requests; 0: all
@@ -128,6 +129,7 @@ var knobTable = []knob{
 	{"echo_headers", "the text of the answer is the request's headers", toggle(func(k *knobs) *bool { return &k.echoHeaders })},
 	{"leak", "repeat the request's credentials in headers and text", toggle(func(k *knobs) *bool { return &k.leak })},
 	{"ignore_cancel", "generate to the end when the client has gone", toggle(func(k *knobs) *bool { return &k.ignoreCancel })},
+	{"gzip", "compress the answer if the request allows it", toggle(func(k *knobs) *bool { return &k.gzip })},
 	{"path", "defaults only: `*` is every request, else a prefix of the path; without it, inference only", text(func(k *knobs) *string { return &k.path })},
 	{"times", "defaults only, N: they last for N requests", number(func(k *knobs) *int { return &k.times }, 1, maxTokens)},
 }
@@ -144,6 +146,7 @@ const (
 	faultErrorMid   = "error_event_mid"
 	faultLlamaCPP   = "llamacpp_error"
 	faultEmpty      = "empty200"
+	faultDie        = "die"
 )
 
 var faultHelp = [][2]string{
@@ -157,6 +160,7 @@ var faultHelp = [][2]string{
 	{faultErrorMid, "an error event after `after` tokens, and the end as vLLM does it"},
 	{faultLlamaCPP, "after `after` tokens an `error:` field with an integer code, then [DONE]"},
 	{faultEmpty, "200 with an empty body"},
+	{faultDie, "after `after` tokens the engine dies as the flavour does: vllm and sglang with an error event, llamacpp with RST, ollama with a clean end (/api: an error line), others with a cut body"},
 }
 
 func isFault(name string) bool {
