@@ -1,0 +1,332 @@
+package nodeagent
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"iop/execution"
+	"iop/openai"
+	"iop/tunnel/wire"
+)
+
+// usageReader tells what an answer said of its usage so far.
+type usageReader interface{ Usage() execution.Usage }
+
+// firstEventError marks a head that the provider never sent: its stream began with an error, and nothing of it had been
+// passed on. The Edge treats it as the status that it should have been.
+const firstEventError = "x-iop-first-event-error"
+
+// passAnswer sends the provider's answer to the Edge. The head waits for the first byte of the body: an answer that
+// breaks before it, or turns out empty, is then still a failure that may be tried elsewhere.
+func (e *exchange) passAnswer(buf []byte) execution.Terminal {
+	n, err := e.read(buf)
+	for n == 0 && err == nil {
+		n, err = e.read(buf)
+	}
+	status := e.resp.StatusCode
+	switch {
+	case n == 0 && !errors.Is(err, io.EOF):
+		e.p.look()
+		return e.failed(execution.CodeProviderError, "the provider's answer broke before its first byte: "+err.Error())
+	case n == 0 && status == http.StatusOK:
+		return e.failed(execution.CodeProviderError, "the provider answered 200 with an empty body")
+	case e.p.auth.Load() != nil && (status == http.StatusUnauthorized || status == http.StatusForbidden):
+		return e.passRefusal(status)
+	}
+	if kind := e.streamKind(buf[:n]); kind != openai.StreamNone {
+		return e.passStream(kind, buf, n, err)
+	}
+	return e.passUnary(buf, n, err)
+}
+
+// read reads from the provider and takes note that it lives.
+func (e *exchange) read(buf []byte) (int, error) {
+	e.watch.wait()
+	n, err := e.resp.Body.Read(buf)
+	if n > 0 {
+		e.watch.got()
+		e.p.activity.Add(1)
+		if e.phase < execution.PhaseStreaming {
+			e.phase = execution.PhaseStreaming
+			e.timings.FirstByte = time.Since(e.called)
+		}
+	}
+	return n, err
+}
+
+// streamKind decides whether the answer is an event stream, and which. The content type decides where it says
+// something; else the first bytes do.
+func (e *exchange) streamKind(first []byte) openai.StreamKind {
+	kind := e.target.op.Stream
+	h := e.resp.Header
+	if e.resp.StatusCode != http.StatusOK || kind == openai.StreamNone || encoded(h) {
+		return openai.StreamNone
+	}
+	switch mediaType(h) {
+	case "text/event-stream":
+		return kind
+	case "application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines":
+		return ndjsonKind(kind)
+	case "application/json":
+		if e.req.GetStream() && looksLikeSSE(first) {
+			return kind // some send events under the type of their other answers
+		}
+		return openai.StreamNone
+	}
+	if e.req.GetStream() && looksLikeSSE(first) {
+		return kind
+	}
+	return openai.StreamNone
+}
+
+// ndjsonKind is the kind of a stream of JSON lines: only Ollama's has a meaning here, any other passes as it is.
+func ndjsonKind(kind openai.StreamKind) openai.StreamKind {
+	if kind == openai.StreamOllama {
+		return kind
+	}
+	return openai.StreamNone
+}
+
+func encoded(h http.Header) bool {
+	encoding := h.Get("Content-Encoding")
+	return encoding != "" && !strings.EqualFold(encoding, "identity")
+}
+
+func mediaType(h http.Header) string {
+	v := h["Content-Type"]
+	if len(v) == 0 {
+		return ""
+	}
+	switch v[0] { // the usual ones, without the parser's allocations
+	case "application/json", "text/event-stream":
+		return v[0]
+	case "text/event-stream; charset=utf-8":
+		return "text/event-stream"
+	}
+	t, _, err := mime.ParseMediaType(v[0])
+	if err != nil {
+		t, _, _ = strings.Cut(v[0], ";")
+		t = strings.ToLower(strings.TrimSpace(t))
+	}
+	return t
+}
+
+// looksLikeSSE reports whether an answer begins as an event stream does: with one of its field names or a comment.
+func looksLikeSSE(p []byte) bool {
+	p = bytes.TrimLeft(bytes.TrimPrefix(p, []byte("\xef\xbb\xbf")), "\r\n")
+	for _, field := range []string{"data:", "event:", "id:", "retry:", ":"} {
+		if len(p) > 0 && (bytes.HasPrefix(p, []byte(field)) || len(p) < len(field) && strings.HasPrefix(field, string(p))) {
+			return true
+		}
+	}
+	return false
+}
+
+// passUnary sends an answer as it comes.
+func (e *exchange) passUnary(buf []byte, n int, err error) execution.Terminal {
+	observe := e.resp.StatusCode == http.StatusOK && mediaType(e.resp.Header) == "application/json" && !encoded(e.resp.Header)
+	if observe {
+		e.usage = &e.observer
+	}
+	length := e.resp.ContentLength
+	for {
+		if n > 0 {
+			out := e.scrubbed(buf[:n])
+			if observe {
+				e.observer.Write(out)
+			}
+			if werr := e.write(out, false, length); werr != nil {
+				return e.writeFailed(werr)
+			}
+		}
+		if err != nil {
+			break
+		}
+		n, err = e.read(buf)
+	}
+	if !errors.Is(err, io.EOF) {
+		return e.broken(err)
+	}
+	if e.scrub != nil {
+		if werr := e.write(e.scrub.finish(), false, length); werr != nil {
+			return e.writeFailed(werr)
+		}
+	}
+	if werr := e.sendHead(length); werr != nil { // an answer without a body
+		return e.writeFailed(werr)
+	}
+	return e.completed()
+}
+
+// scrubbed is what of p may go on, and all of it where the provider has no key that it could echo.
+func (e *exchange) scrubbed(p []byte) []byte {
+	if e.scrub == nil {
+		key := e.p.key.Reveal()
+		if key == "" {
+			return p
+		}
+		e.scrub = newScrubber(key)
+	}
+	return e.scrub.push(p)
+}
+
+// passStream sends an event stream as it comes, minus what the filter withholds.
+func (e *exchange) passStream(kind openai.StreamKind, buf []byte, n int, err error) execution.Terminal {
+	f := openai.NewStreamFilter(kind, e.req.GetWithholdUsage())
+	e.stream, e.usage = f, f
+	for {
+		if n > 0 {
+			out, border := f.Push(e.scrubbed(buf[:n]))
+			if t, over := e.passEvents(out, border); over {
+				return t
+			}
+			if f.SawDone() {
+				e.linger = true
+				break
+			}
+		}
+		if err != nil {
+			break
+		}
+		n, err = e.read(buf)
+	}
+	if !e.linger {
+		if e.scrub != nil {
+			out, border := f.Push(e.scrub.finish())
+			if t, over := e.passEvents(out, border); over {
+				return t
+			}
+		}
+		out := f.Finish()
+		if t, over := e.passEvents(out, f.AtBorder()); over {
+			return t
+		}
+	}
+	return e.streamEnd(err)
+}
+
+// passEvents sends a piece of a stream. over is set where the run ends with it.
+func (e *exchange) passEvents(out []byte, border bool) (t execution.Terminal, over bool) {
+	failure := e.stream.ErrorEvent()
+	if failure != nil && failure.First && !e.headOut {
+		return e.passFirstError(failure.Err), true
+	}
+	if err := e.write(out, border, -1); err != nil {
+		return e.writeFailed(err), true
+	}
+	if failure != nil && !failure.Visible {
+		// The filter forwards nothing after it; what the client must see, the Edge says in the protocol's own way.
+		return e.failed(execution.CodeProviderError, "the provider's stream reported: "+failure.Err.Message), true
+	}
+	return t, false
+}
+
+// streamEnd is the end of a stream of which no byte is left; err is how its reading ended.
+func (e *exchange) streamEnd(err error) execution.Terminal {
+	switch f := e.stream; {
+	case f.Complete(), f.ErrorEvent() != nil:
+		return e.completed() // an error that clients see is an end, too
+	case err != nil && !errors.Is(err, io.EOF):
+		return e.broken(err)
+	case !e.headOut:
+		return e.failed(execution.CodeProviderError, "the provider's stream ended without an event")
+	}
+	return e.failed(execution.CodeProviderTruncated, "the provider ended its stream without the stream's own end")
+}
+
+// write sends a piece of the answer, behind its head.
+func (e *exchange) write(p []byte, border bool, length int64) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if err := e.sendHead(length); err != nil {
+		return err
+	}
+	e.sent += int64(len(p))
+	return e.run.Write(p, border)
+}
+
+func (e *exchange) sendHead(length int64) error {
+	if e.headOut {
+		return nil
+	}
+	e.headOut = true
+	head, err := responseHead(e.resp.StatusCode, e.resp.Header, length)
+	if err != nil {
+		return &tooLarge{err}
+	}
+	return e.run.Head(head)
+}
+
+// tooLarge is a head that does not fit.
+type tooLarge struct{ error }
+
+// passRefusal answers for a provider that refused the operator's key. Its own words may quote the key, and are for the
+// operator, not for the client.
+func (e *exchange) passRefusal(status int) execution.Terminal {
+	body := openai.AppendError(nil, openai.FamilyOpenAI, "", openai.ProviderRefused())
+	if err := e.passOwn(uint32(status), body); err != nil {
+		return e.writeFailed(err)
+	}
+	return e.completed()
+}
+
+// passFirstError turns a stream whose first event is an error into the HTTP status that it should have been.
+func (e *exchange) passFirstError(failure *openai.Error) execution.Terminal {
+	body := openai.AppendError(nil, openai.FamilyOpenAI, "", failure)
+	if err := e.passOwn(uint32(failure.Status), body, &wire.Header{Name: firstEventError, Value: "1"}); err != nil {
+		return e.writeFailed(err)
+	}
+	return e.completed()
+}
+
+// passOwn sends a JSON answer of the Node's own making.
+func (e *exchange) passOwn(status uint32, body []byte, extra ...*wire.Header) error {
+	e.headOut = true
+	head := &wire.Head{Status: status, Headers: append(extra, &wire.Header{Name: "content-type", Value: jsonType[0]})}
+	if err := e.run.Head(head); err != nil {
+		return err
+	}
+	return e.run.Write(body, true)
+}
+
+// ownWindow is what the Edge takes of an answer without its client taking anything: an answer beyond it may still wait
+// on a slow client when the provider is long done.
+const ownWindow = 64 << 10
+
+// completed is the end of an answer that came whole. The place is free from here on, whatever the client still drains.
+func (e *exchange) completed() execution.Terminal {
+	e.phase = execution.PhaseProviderDone
+	e.timings.Provider = time.Since(e.called)
+	if e.sent > ownWindow {
+		e.release()
+		e.run.Phase(execution.PhaseProviderDone)
+	}
+	return e.terminal(execution.Completed, execution.CodeNone, "")
+}
+
+// broken is the end of an answer that stopped in its middle.
+func (e *exchange) broken(err error) execution.Terminal {
+	e.p.look()
+	if !e.headOut {
+		return e.failed(execution.CodeProviderError, "the provider's answer broke off: "+err.Error())
+	}
+	return e.failed(execution.CodeProviderTruncated, "the provider's answer broke off: "+err.Error())
+}
+
+// writeFailed is the end of a run that the tunnel takes no bytes of any more, or whose head was too large for it.
+func (e *exchange) writeFailed(err error) execution.Terminal {
+	if large, ok := errors.AsType[*tooLarge](err); ok {
+		return e.failed(execution.CodeResponseTooLarge, large.Error())
+	}
+	t := e.failed(execution.CodeInternal, err.Error())
+	if t.Outcome == execution.Failed && t.Code == execution.CodeInternal {
+		t.Outcome, t.Code = execution.Cancelled, execution.CodeSessionLost
+	}
+	return t
+}

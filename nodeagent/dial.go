@@ -1,0 +1,173 @@
+package nodeagent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Limits and times of the connections to a provider.
+const (
+	dialTimeout      = 10 * time.Second
+	handshakeTimeout = 10 * time.Second
+	// idleConnTimeout is below the 5 s after which uvicorn (vLLM, SGLang) and llama.cpp close an idle connection: the
+	// Node closes first, so that a request never meets a connection that the provider is just closing.
+	idleConnTimeout = 4 * time.Second
+	// maxIdleConns is never the limit: a provider's capacity is.
+	maxIdleConns = maxCapacity
+	// readBufferSize takes a whole burst of events in one read.
+	readBufferSize = 32 << 10
+	// writeBufferSize lets the usual request leave in one packet train.
+	writeBufferSize = 16 << 10
+	// maxResponseHeaderBytes bounds what a provider's head may cost; net/http's own default is 10 MiB.
+	maxResponseHeaderBytes = 64 << 10
+)
+
+// dialError is an error from before a request could reach the provider: resolving, connecting, the TLS handshake.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// dialer opens connections to the one address of its provider.
+type dialer struct {
+	host    string // as configured, without port
+	address string // host:port, the only one that is ever dialed
+	net     net.Dialer
+	tls     *tls.Config // nil for http
+}
+
+func newDialer(base *url.URL, roots *tls.Config) *dialer {
+	d := &dialer{host: base.Hostname()}
+	port := base.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[base.Scheme]
+	}
+	d.address = net.JoinHostPort(d.host, port)
+	d.net = net.Dialer{Timeout: dialTimeout, ControlContext: d.control}
+	if base.Scheme == "https" {
+		d.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+		if roots != nil {
+			d.tls = roots.Clone()
+		}
+		d.tls.ServerName = d.host
+		d.tls.NextProtos = []string{"http/1.1"}
+	}
+	return d
+}
+
+// dial ignores the address that the transport names: a bug elsewhere must not choose where the Node connects to.
+func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	conn, err := d.net.DialContext(ctx, "tcp", d.address)
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	return conn, nil
+}
+
+func (d *dialer) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	raw, err := d.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(raw, d.tls)
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	if err := conn.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		return nil, &dialError{err}
+	}
+	return conn, nil
+}
+
+// control sees the address that is really being connected to, after resolution: a name that suddenly resolves to a
+// machine's metadata service or to the Node itself (DNS rebinding) ends here.
+func (d *dialer) control(_ context.Context, _, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("connect to an unreadable address: %w", err)
+	}
+	return checkAddress(d.host, ap.Addr())
+}
+
+// metadataAddresses are those of cloud metadata services outside the link-local ranges.
+var metadataAddresses = []netip.Addr{
+	netip.MustParseAddr("fd00:ec2::254"),   // AWS
+	netip.MustParseAddr("100.100.100.200"), // Alibaba Cloud
+	netip.MustParseAddr("192.0.0.192"),     // Oracle Cloud
+}
+
+// checkAddress reports whether a provider configured with host may be reached at addr. An address that the operator
+// wrote literally is always right.
+func checkAddress(host string, addr netip.Addr) error {
+	addr = addr.Unmap()
+	if literal, err := netip.ParseAddr(host); err == nil && literal.Unmap() == addr {
+		return nil
+	}
+	bare := addr.WithZone("")
+	switch {
+	case bare.IsLinkLocalUnicast(), bare.IsMulticast(), bare.IsUnspecified():
+		return fmt.Errorf("the provider's name resolves to %s, a link-local or special address; write the address itself if it is meant", addr)
+	case isMetadata(bare):
+		return fmt.Errorf("the provider's name resolves to %s, a cloud's metadata service; write the address itself if it is meant", addr)
+	case bare.IsLoopback() && !isLocalName(host):
+		return fmt.Errorf("the provider's name resolves to %s, this machine itself; write localhost or the address itself if it is meant", addr)
+	}
+	return nil
+}
+
+func isMetadata(addr netip.Addr) bool {
+	for _, m := range metadataAddresses {
+		if m == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// isLocalName reports whether a name can only be given by this machine or its network, and so may mean this machine.
+func isLocalName(host string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if !strings.Contains(host, ".") {
+		return true
+	}
+	for _, suffix := range []string{".localhost", ".local", ".internal", ".lan", ".home.arpa"} {
+		if strings.HasSuffix(host, suffix) {
+			return true
+		}
+	}
+	name, err := os.Hostname()
+	return err == nil && strings.EqualFold(name, host)
+}
+
+// newTransport returns the transport of one provider: HTTP/1.1, its own pool, no proxy, no compression.
+func newTransport(base *url.URL, roots *tls.Config) *http.Transport {
+	d := newDialer(base, roots)
+	return &http.Transport{
+		Proxy:                  nil,
+		DialContext:            d.dial,
+		DialTLSContext:         d.dialTLS,
+		DisableCompression:     true,
+		MaxIdleConns:           0,
+		MaxIdleConnsPerHost:    maxIdleConns,
+		IdleConnTimeout:        idleConnTimeout,
+		MaxResponseHeaderBytes: maxResponseHeaderBytes,
+		ReadBufferSize:         readBufferSize,
+		WriteBufferSize:        writeBufferSize,
+	}
+}
+
+// unreachable reports whether err means that the provider can't have seen the request.
+func unreachable(err error) bool {
+	_, ok := errors.AsType[*dialError](err)
+	return ok
+}

@@ -1,0 +1,248 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"iop/openai"
+	"iop/tunnel/wire"
+)
+
+// How often and how patiently a provider is looked at. The question is always its list of models: the answer is
+// needed anyway, and every engine gives it without touching its scheduler.
+const (
+	// pollRemote is for https, where somebody else's service answers.
+	pollRemote = 30 * time.Second
+	// pollMinimum keeps failing runs from turning the probe into a flood.
+	pollMinimum = 250 * time.Millisecond
+	// askTimeout is how long a provider may take to answer a question.
+	askTimeout = 5 * time.Second
+	// missesIdle and missesBusy are the questions in a row that must stay unanswered before a provider is hung:
+	// without runs, and with runs of which no byte arrives. While bytes arrive it is busy, not hung.
+	missesIdle = 2
+	missesBusy = 6
+	// askAgain is how often a provider is asked what it is and how much it can do, which changes with a restart.
+	askAgain = time.Minute
+)
+
+// prober looks after one provider. All its fields belong to the goroutine that runs it.
+type prober struct {
+	p       *provider
+	log     *slog.Logger
+	changed func() // called when what the Edge should know has changed; must return at once
+
+	misses     int
+	identified time.Time     // when the provider last told what it is; zero if it must be asked
+	first      chan struct{} // closed by the first look
+	looked     bool
+}
+
+// watch looks at the provider until ctx ends.
+func (b *prober) watch(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-b.p.wake:
+			if wait := pollMinimum - time.Since(last); wait > 0 {
+				timer.Reset(wait)
+				continue
+			}
+		}
+		last = time.Now()
+		b.look(ctx)
+		if !b.looked {
+			b.looked = true
+			close(b.first)
+		}
+		timer.Reset(b.p.pollInterval())
+	}
+}
+
+// pollInterval is the time between two looks.
+func (p *provider) pollInterval() time.Duration {
+	if p.base.Scheme == "https" {
+		return pollRemote
+	}
+	return p.engine().traits().poll
+}
+
+// look asks the provider once and takes note of what it says.
+func (b *prober) look(parent context.Context) {
+	before := b.p.activity.Load()
+	ctx, cancel := context.WithTimeout(parent, askTimeout)
+	defer cancel()
+	id, err := b.identify(ctx)
+	var models []openai.Model
+	if err == nil {
+		models, err = b.p.askModels(ctx)
+	}
+	if parent.Err() != nil {
+		return // the Node is stopping: nothing was learned
+	}
+	health := b.judge(err, b.p.activity.Load() != before)
+	if health == wire.Health_HEALTH_GONE || health == wire.Health_HEALTH_HUNG {
+		b.identified = time.Time{} // whatever answers next may be another program
+	}
+	b.note(health, id, models, err)
+}
+
+// identify asks what the provider is, where that is not known or may have changed.
+func (b *prober) identify(ctx context.Context) (identity, error) {
+	engine := b.p.engine()
+	if !b.identified.IsZero() && time.Since(b.identified) < askAgain {
+		return identity{}, nil
+	}
+	var id identity
+	var err error
+	if b.p.spec.Engine == "" {
+		id, err = b.p.identify(ctx, engine)
+	} else {
+		id, err = b.p.askCapacity(ctx)
+	}
+	if err != nil {
+		return identity{}, err
+	}
+	b.identified = time.Now()
+	return id, nil
+}
+
+// askCapacity asks a provider of a given kind how much it can do.
+func (p *provider) askCapacity(ctx context.Context) (id identity, err error) {
+	if p.spec.Capacity == 0 {
+		switch p.spec.Engine {
+		case LlamaCPPEngine:
+			id, _, err = p.askLlamaCPP(ctx)
+		case VLLMEngine:
+			id, _, err = p.askVLLM(ctx)
+		case SGLangEngine:
+			id, _, err = p.askSGLang(ctx)
+		}
+	}
+	id.engine = p.spec.Engine
+	return id, err
+}
+
+// judge turns one answer, or its absence, into a state of health. flowing says that bytes of a run arrived meanwhile.
+func (b *prober) judge(err error, flowing bool) wire.Health {
+	switch {
+	case err == nil, errors.Is(err, errNoList), flowing:
+		b.misses = 0
+		return wire.Health_HEALTH_OK
+	case unreachable(err):
+		b.misses = 0
+		return wire.Health_HEALTH_GONE
+	}
+	b.misses++
+	patience := missesIdle
+	if b.p.inUse.Load() > 0 {
+		patience = missesBusy
+	}
+	if b.misses < patience {
+		return wire.Health_HEALTH_UNSPECIFIED // no judgement yet: the former one stands
+	}
+	return wire.Health_HEALTH_HUNG
+}
+
+// note writes down what a look brought, and tells whoever must know.
+func (b *prober) note(health wire.Health, id identity, models []openai.Model, err error) {
+	p := b.p
+	p.mu.Lock()
+	before := p.snapshotLocked()
+	if id.engine != "" {
+		p.setEngineLocked(id.engine, id.capacity)
+	}
+	switch {
+	case err == nil:
+		p.setModelsLocked(keepCreated(sortModels(models), p.state.models), true)
+	case errors.Is(err, errNoList) && !p.state.known:
+		p.setModelsLocked(nil, false)
+	}
+	if health != wire.Health_HEALTH_UNSPECIFIED {
+		p.state.health = health
+	}
+	switch {
+	case p.state.health != wire.Health_HEALTH_GONE:
+		p.state.goneFrom = time.Time{}
+	case p.state.goneFrom.IsZero():
+		p.state.goneFrom = time.Now()
+	}
+	after := p.snapshotLocked()
+	p.mu.Unlock()
+
+	if before.equal(after) {
+		return
+	}
+	b.report(before, after, err)
+	b.changed()
+}
+
+func (b *prober) report(before, after snapshot, err error) {
+	attrs := []any{"provider", b.p.spec.ID, "engine", after.engine, "health", healthName(after.health), "models", len(after.models), "capacity", after.capacity}
+	switch {
+	case after.health == before.health:
+		b.log.Info("provider changed", attrs...)
+	case after.health == wire.Health_HEALTH_OK:
+		if err != nil {
+			attrs = append(attrs, "models_unknown", scrubText(err.Error(), b.p.key.Reveal()))
+		}
+		b.log.Info("provider is ready", attrs...)
+	case err != nil:
+		b.log.Warn("provider is not ready", append(attrs, "error", scrubText(err.Error(), b.p.key.Reveal()))...)
+	}
+}
+
+// snapshot is what the Edge is told of a provider.
+type snapshot struct {
+	engine   Engine
+	health   wire.Health
+	capacity int64
+	models   []openai.Model
+}
+
+func (p *provider) snapshotLocked() snapshot {
+	return snapshot{p.state.engine, p.state.health, p.capacity.Load(), p.state.models}
+}
+
+func (s snapshot) equal(t snapshot) bool {
+	return s.engine == t.engine && s.health == t.health && s.capacity == t.capacity && slices.Equal(s.models, t.models)
+}
+
+// sortModels brings a list into one order and drops what may not be offered.
+func sortModels(models []openai.Model) []openai.Model {
+	models = slices.DeleteFunc(models, func(m openai.Model) bool { return !validModel(m.ID) })
+	slices.SortStableFunc(models, func(a, b openai.Model) int { return strings.Compare(a.ID, b.ID) })
+	models = slices.CompactFunc(models, func(a, b openai.Model) bool { return a.ID == b.ID })
+	return models[:min(len(models), maxListed)]
+}
+
+// keepCreated leaves a model's date as it was first told: vLLM and llama.cpp say "now" each time they are asked.
+func keepCreated(models, known []openai.Model) []openai.Model {
+	for i := range models {
+		k, found := slices.BinarySearchFunc(known, models[i].ID, func(m openai.Model, id string) int { return strings.Compare(m.ID, id) })
+		if found {
+			models[i].Created = known[k].Created
+		}
+	}
+	return models
+}
+
+func healthName(h wire.Health) string {
+	switch h {
+	case wire.Health_HEALTH_OK:
+		return "ok"
+	case wire.Health_HEALTH_HUNG:
+		return "hung"
+	case wire.Health_HEALTH_GONE:
+		return "gone"
+	}
+	return "unknown"
+}

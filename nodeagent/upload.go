@@ -1,0 +1,79 @@
+package nodeagent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+)
+
+// smallBody is what the tunnel's guaranteed window brings without anybody reading: such a body is awaited whole, so
+// that it leaves together with the request's head.
+const smallBody = 64 << 10
+
+var errDetached = errors.New("the run has ended")
+
+// upload is a request body on its way from the tunnel to the provider. The transport reads it on a goroutine of its
+// own and may still do so when RoundTrip has returned; detach makes sure that the run is not touched any more.
+type upload struct {
+	run  run
+	left int64
+
+	mu       sync.Mutex // held while run.Read is running
+	detached bool       // guarded by mu
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.detached {
+		return 0, errDetached
+	}
+	n, err := u.run.Read(p)
+	if u.left -= int64(n); u.left < 0 {
+		return n, errors.New("the request's body is longer than announced")
+	}
+	return n, err
+}
+
+// Close implements io.Closer; the run's body needs none.
+func (u *upload) Close() error { return nil }
+
+// detach returns once no Read is running and none will. A Read that waits for bytes ends with the run.
+func (u *upload) detach() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.detached = true
+}
+
+// attachBody gives the request its body: in one piece where it has arrived or soon will, else as it arrives.
+func (e *exchange) attachBody(req *http.Request, length int64) error {
+	req.ContentLength = length
+	body, whole := e.run.Body()
+	if !whole && length <= smallBody {
+		body = make([]byte, length)
+		if _, err := io.ReadFull(e.run, body); err != nil {
+			return fmt.Errorf("read the request's body: %w", err)
+		}
+		whole = true
+	}
+	if !whole {
+		e.upload = &upload{run: e.run, left: length}
+		req.Body = e.upload
+		return nil
+	}
+	if int64(len(body)) != length {
+		return fmt.Errorf("the request's body has %d bytes, announced were %d", len(body), length)
+	}
+	if length == 0 {
+		req.Body = http.NoBody
+		return nil
+	}
+	// NopCloser of a bytes.Reader is what net/http knows to be in memory: it sends head and body together. GetBody lets
+	// it send the request again where nothing of it was written, because the provider had closed an idle connection.
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	return nil
+}
