@@ -1,0 +1,206 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+)
+
+// MaxEventSize is the longest event that an EventReader takes, in bytes of lines.
+const MaxEventSize = 32 << 20
+
+// ErrEventTooLarge is what an EventReader returns for an event over MaxEventSize. The stream can't be read further.
+var ErrEventTooLarge = errors.New("an event of the stream is larger than the limit")
+
+// Event is one event as a client of the stream sees it.
+type Event struct {
+	Type string // the event field; empty means "message"
+	ID   string // the last id that the stream has set, which lasts
+	Data []byte // the data lines, joined with LF; valid until the next call of Next
+}
+
+// EventReader reads an event stream as the HTML standard interprets one (section 9.2.6), for clients of ours: load
+// generator, tests. It is as strict as the standard: an event that the stream's end cuts off is not dispatched. The
+// one liberty is that invalid UTF-8 is left as it is. Not safe for concurrent use.
+type EventReader struct {
+	r        io.Reader
+	err      error // of r, once it failed
+	buf      []byte
+	at, end  int // buf[at:end] is read but not taken
+	begun    bool
+	skipLF   bool // the last line ended with CR
+	line     []byte
+	data     []byte
+	hasData  bool
+	typ      string
+	id       string
+	retry    time.Duration
+	comments int
+}
+
+// NewEventReader returns a reader of the stream r. It reads ahead.
+func NewEventReader(r io.Reader) *EventReader {
+	return &EventReader{r: r, buf: make([]byte, 16<<10)}
+}
+
+// Retry returns the last reconnection time that the stream has set, 0 if none.
+func (r *EventReader) Retry() time.Duration { return r.retry }
+
+// Comments returns how many comment lines were read: keep-alives are such.
+func (r *EventReader) Comments() int { return r.comments }
+
+// Next returns the next event. At the stream's end it returns io.EOF, whether or not that cut an event off.
+func (r *EventReader) Next() (Event, error) {
+	r.data, r.hasData, r.typ = r.data[:0], false, ""
+	for {
+		line, err := r.readLine()
+		if err != nil {
+			return Event{}, err
+		}
+		if len(line) > 0 {
+			if err := r.field(line); err != nil {
+				return Event{}, err
+			}
+			continue
+		}
+		if r.hasData {
+			return Event{Type: r.typ, ID: r.id, Data: r.data[:len(r.data)-1]}, nil
+		}
+		r.typ = ""
+	}
+}
+
+func (r *EventReader) field(line []byte) error {
+	if line[0] == ':' {
+		r.comments++
+		return nil
+	}
+	name, value, _ := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	switch string(name) {
+	case "data":
+		if len(r.data)+len(value) > MaxEventSize {
+			return ErrEventTooLarge
+		}
+		r.data = append(append(r.data, value...), '\n')
+		r.hasData = true
+	case "event":
+		if string(value) != r.typ {
+			r.typ = string(value)
+		}
+	case "id":
+		if bytes.IndexByte(value, 0) < 0 && string(value) != r.id {
+			r.id = string(value)
+		}
+	case "retry":
+		if ms, err := strconv.ParseUint(string(value), 10, 32); err == nil && digits(value, 0) == len(value) {
+			r.retry = time.Duration(ms) * time.Millisecond
+		}
+	}
+	return nil
+}
+
+// readLine returns the next line without its end. A line that the stream's end cuts off is not returned.
+func (r *EventReader) readLine() ([]byte, error) {
+	r.line = r.line[:0]
+	for {
+		if r.at == r.end {
+			if err := r.fill(); err != nil {
+				return nil, err
+			}
+		}
+		if r.skipLF {
+			r.skipLF = false
+			if r.buf[r.at] == '\n' {
+				r.at++
+				continue
+			}
+		}
+		fresh := r.buf[r.at:r.end]
+		i := lineBreak(fresh)
+		if i < 0 {
+			if len(r.line)+len(fresh) > MaxEventSize {
+				return nil, ErrEventTooLarge
+			}
+			r.line = append(r.line, fresh...)
+			r.at = r.end
+			continue
+		}
+		r.skipLF = fresh[i] == '\r' // so that a line is out before the byte behind it has come
+		r.at += i + 1
+		line := fresh[:i]
+		if len(r.line) > 0 {
+			r.line = append(r.line, line...)
+			line = r.line
+		}
+		if !r.begun {
+			r.begun = true
+			line = bytes.TrimPrefix(line, byteOrderMark)
+		}
+		return line, nil
+	}
+}
+
+// lineBreak returns the offset of the first LF or CR, -1 if there is none.
+func lineBreak(b []byte) int {
+	n := bytes.IndexByte(b, '\n')
+	if n >= 0 {
+		b = b[:n]
+	}
+	if c := bytes.IndexByte(b, '\r'); c >= 0 {
+		return c
+	}
+	return n
+}
+
+// fill reads more; it returns nil only with at least one byte.
+func (r *EventReader) fill() error {
+	r.at, r.end = 0, 0
+	for empty := 0; r.err == nil; empty++ {
+		if empty == 100 {
+			r.err = io.ErrNoProgress
+			break
+		}
+		r.end, r.err = r.r.Read(r.buf)
+		if r.end > 0 {
+			return nil
+		}
+	}
+	if r.err != io.EOF {
+		return fmt.Errorf("read the event stream: %w", r.err)
+	}
+	return io.EOF
+}
+
+// AppendEvent appends one event; eventType may be empty. Each line of data becomes a data line (LF, CRLF and CR end
+// one), so that no data can break out of the event.
+func AppendEvent(dst []byte, eventType string, data []byte) []byte {
+	if eventType != "" {
+		dst = append(append(append(dst, "event: "...), eventType...), '\n')
+	}
+	for {
+		i := lineBreak(data)
+		line := data
+		if i >= 0 {
+			line = data[:i]
+		}
+		dst = append(append(append(dst, "data: "...), line...), '\n')
+		if i < 0 {
+			return append(dst, '\n')
+		}
+		if data[i] == '\r' && i+1 < len(data) && data[i+1] == '\n' {
+			i++
+		}
+		data = data[i+1:]
+	}
+}
+
+// AppendDone appends the event that ends a chat stream.
+func AppendDone(dst []byte) []byte { return append(dst, "data: [DONE]\n\n"...) }
+
+// AppendPing appends the keep-alive: a comment line without a blank line after it, because some clients dispatch an
+// event at every blank line. It may stand at an event border only.
+func AppendPing(dst []byte) []byte { return append(dst, ": ping\n"...) }

@@ -1,0 +1,395 @@
+package openai
+
+import (
+	"bytes"
+
+	"iop/execution"
+)
+
+// This file knows what events mean.
+
+// StreamError is an error that a provider put into its 200 stream.
+type StreamError struct {
+	Err *Error
+	// First is set if no other event came before it: if nothing was sent to the client yet, Err can be the answer.
+	First bool
+	// Visible is set if clients of the protocol raise it from the event itself. Otherwise they would read on and take
+	// the stream for good: the filter forwards nothing after the event, and an in-band error must be put there.
+	Visible bool
+}
+
+// Events returns how many events with data the stream had, withheld ones too, [DONE] and comments not.
+func (f *StreamFilter) Events() int { return f.events }
+
+// Complete reports whether the protocol's terminal was seen: a finish_reason or [DONE]; response.completed,
+// .incomplete or .failed; message_stop; done:true. A stream with an ErrorEvent may be complete as well, as engines
+// send [DONE] after an error: look at that first.
+func (f *StreamFilter) Complete() bool { return f.complete }
+
+// SawDone reports whether [DONE] was seen. The stream then ends at once, whether or not the provider closes it: some
+// clients wait for the connection's end, others take what follows for content.
+func (f *StreamFilter) SawDone() bool { return f.done }
+
+// Usage returns what the provider reported so far. Of an event over 1 MiB it is found if it stands in the last 64 KiB.
+func (f *StreamFilter) Usage() execution.Usage { return f.usage }
+
+// ErrorEvent returns the first error that the stream reported, nil if none.
+func (f *StreamFilter) ErrorEvent() *StreamError { return f.failure }
+
+func (f *StreamFilter) fault(e *Error, visible bool) {
+	if f.failure == nil {
+		f.failure = &StreamError{Err: e, First: f.events == 1, Visible: visible}
+	}
+}
+
+var byteOrderMark = []byte("\ufeff")
+
+// event looks at a whole event: its bytes without the blank line, single its one line or nil, size its true length.
+func (f *StreamFilter) event(ev, single []byte, size int) verdict {
+	if size > maxEvent {
+		f.events++
+		f.tail(ev)
+		return pass
+	}
+	var data, name, oldError []byte
+	if len(single) > 5 && string(single[:5]) == "data:" {
+		if data = single[5:]; data[0] == ' ' {
+			data = data[1:]
+		}
+	} else {
+		data, name, oldError = f.fields(ev)
+	}
+	switch {
+	case len(oldError) > 0: // llama.cpp once wrote `error: {...}` as a field of its own, which no client reads
+		f.events++
+		f.fault(streamedError(oldError), false)
+		return last
+	case len(data) == 0:
+		return pass
+	}
+	f.events++
+	switch f.kind {
+	case StreamChat:
+		return f.chat(ev, data, name, size)
+	case StreamResponses, StreamMessages, StreamMedia:
+		return f.typed(data, name)
+	}
+	return pass
+}
+
+// fields reads an event of any number of lines. error is a field that no specification knows.
+func (f *StreamFilter) fields(ev []byte) (data, name, oldError []byte) {
+	if f.events == 0 {
+		ev = bytes.TrimPrefix(ev, byteOrderMark)
+	}
+	lines := 0
+	for len(ev) > 0 {
+		var line []byte
+		line, ev = cutLine(ev)
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "data":
+			if lines++; lines == 1 {
+				data = value
+				continue
+			}
+			if lines == 2 {
+				f.joined = append(f.joined[:0], data...)
+			}
+			f.joined = append(append(f.joined, '\n'), value...)
+			data = f.joined
+		case "event":
+			name = value
+		case "error":
+			oldError = value
+		}
+	}
+	if cap(f.joined) > keepCapacity {
+		f.joined = nil // data still holds it
+	}
+	return data, name, oldError
+}
+
+// cutLine takes the first line off b. LF, CRLF and CR end it.
+func cutLine(b []byte) (line, rest []byte) {
+	i := bytes.IndexAny(b, "\r\n")
+	if i < 0 {
+		return b, nil
+	}
+	if b[i] == '\r' && i+1 < len(b) && b[i+1] == '\n' {
+		return b[:i], b[i+2:]
+	}
+	return b[:i], b[i+1:]
+}
+
+// chat looks at a chunk of chat or text completions.
+func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
+	if len(name) == 0 {
+		if f.dull.match(data) {
+			return pass
+		}
+		if !f.telling(data) {
+			f.dull.learn(data)
+			return pass
+		}
+	}
+	c := readChunk(data)
+	f.complete = f.complete || c.finished
+	if c.usage.Known {
+		f.usage = c.usage
+	}
+	switch {
+	case c.err != nil:
+		f.fault(streamedError(c.err), true)
+	case string(name) == "error": // flat, and an error by the event's name only: some clients take it for a chunk
+		f.fault(streamedError(data), false)
+		return last
+	case f.withhold && c.usageOnly && size <= maxHeld && !hasChoices(ev):
+		return drop
+	}
+	return pass
+}
+
+// telling reports whether a chunk may hold something that matters. Names are searched by their last letters: a needle
+// that begins with a quote stops at every one in the text.
+func (f *StreamFilter) telling(data []byte) bool {
+	return hasValue(data, `"u`, `sage"`) || hasValue(data, `"e`, `rror"`) ||
+		(!f.complete && hasValue(data, `"`, `finish_reason"`))
+}
+
+// hasValue reports whether a member named front+back seems to have a value other than null somewhere in data. Inside
+// of a JSON string its name would have escaped quotes.
+func hasValue(data []byte, front, back string) bool {
+	for {
+		i := bytes.Index(data, []byte(back))
+		if i < 0 {
+			return false
+		}
+		named := i >= len(front) && string(data[i-len(front):i]) == front
+		data = data[i+len(back):]
+		if !named {
+			continue
+		}
+		s := scanner{b: data}
+		if k := s.space(0); k < len(data) && data[k] == ':' {
+			if k = s.space(k + 1); k < len(data) && data[k] != 'n' {
+				return true
+			}
+		}
+	}
+}
+
+// chunk is what matters of a chat chunk.
+type chunk struct {
+	finished  bool
+	usageOnly bool // choices are there and empty, and usage is an object
+	usage     execution.Usage
+	err       []byte // the error's value; nil if there is none
+}
+
+func readChunk(data []byte) (c chunk) {
+	noChoices, usage := false, false
+	for m := objectMembers(data); m.next(); {
+		switch string(m.key) {
+		case "choices":
+			noChoices = is(m.val, 'n')
+			if is(m.val, '[') {
+				noChoices = !c.readChoices(m.val)
+			}
+		case "usage":
+			if usage = is(m.val, '{'); usage {
+				c.usage = parseUsage(m.val)
+			}
+		case "error":
+			if isError(m.val) {
+				c.err = m.val
+			}
+		}
+	}
+	c.usageOnly = noChoices && usage && c.err == nil
+	return c
+}
+
+// readChoices returns whether there are any. Some engines report usage inside of one.
+func (c *chunk) readChoices(list []byte) (any bool) {
+	for el := arrayElements(list); el.next(); any = true {
+		for m := objectMembers(el.val); m.next(); {
+			switch string(m.key) {
+			case "finish_reason":
+				c.finished = c.finished || (is(m.val, '"') && len(m.val) > 2) // some write "" for null
+			case "usage":
+				if is(m.val, '{') && !c.usage.Known {
+					c.usage = parseUsage(m.val)
+				}
+			}
+		}
+	}
+	return any
+}
+
+// isError tells an error from `"error":null`, false and the like.
+func isError(val []byte) bool { return is(val, '{') || (is(val, '"') && len(val) > 2) }
+
+// typed looks at an event that says its type: Responses, Messages, media.
+func (f *StreamFilter) typed(data, name []byte) verdict {
+	t := eventType(data, name)
+	switch f.kind {
+	case StreamResponses:
+		f.responses(string(t), data)
+	case StreamMessages:
+		f.messages(string(t), data)
+	case StreamMedia:
+		f.media(string(t), data)
+	}
+	return pass
+}
+
+// eventType finds an event's type at the least cost: it is the first member, or stands on the event line, or must be
+// looked for.
+func eventType(data, name []byte) []byte {
+	const first = `{"type":"`
+	if len(data) > len(first) && string(data[:len(first)]) == first {
+		data = data[len(first):]
+		return data[:max(0, bytes.IndexByte(data, '"'))]
+	}
+	if len(name) > 0 {
+		return name
+	}
+	if t := member(data, "type"); is(t, '"') {
+		return t[1 : len(t)-1]
+	}
+	return nil
+}
+
+func (f *StreamFilter) responses(t string, data []byte) {
+	switch t {
+	case "response.completed", "response.incomplete", "response.failed":
+		f.complete = true
+		r := member(data, "response")
+		f.mergeUsage(member(r, "usage"))
+		if t == "response.failed" {
+			f.fault(streamedError(orObject(member(r, "error"))), true)
+		}
+	case "error", "":
+		f.typedError(t, data)
+	}
+}
+
+func (f *StreamFilter) messages(t string, data []byte) {
+	switch t {
+	case "message_start":
+		f.mergeUsage(member(member(data, "message"), "usage"))
+	case "message_delta":
+		f.mergeUsage(member(data, "usage"))
+	case "message_stop":
+		f.complete = true
+	case "error", "":
+		f.typedError(t, data)
+	}
+}
+
+func (f *StreamFilter) media(t string, data []byte) {
+	switch t {
+	case "image_generation.completed", "image_edit.completed", "transcript.text.done", "speech.audio.done":
+		f.complete = true
+		f.mergeUsage(member(data, "usage"))
+	case "error", "":
+		f.typedError(t, data)
+		c := readChunk(data) // some engines transcribe in chunks of chat's shape
+		f.complete = f.complete || c.finished
+		if c.usage.Known {
+			f.usage = c.usage
+		}
+	}
+}
+
+// typedError reads an event of type error, or one without a type that has an error. Clients of Responses and Messages
+// know the first; they find the second by its member.
+func (f *StreamFilter) typedError(t string, data []byte) {
+	switch nested := member(data, "error"); {
+	case isError(nested):
+		f.fault(streamedError(nested), true)
+	case t == "error":
+		f.fault(streamedError(data), true)
+	}
+}
+
+func orObject(val []byte) []byte {
+	if val == nil {
+		return []byte("{}")
+	}
+	return val
+}
+
+// ollama looks at one line of NDJSON.
+func (f *StreamFilter) ollama(line []byte) {
+	if line = bytes.TrimSpace(line); len(line) == 0 {
+		return
+	}
+	f.events++
+	if hasValue(line, `"e`, `rror"`) {
+		if e := member(line, "error"); isError(e) {
+			f.fault(streamedError(e), true)
+		}
+	}
+	if bytes.Contains(line, []byte(`done":`)) && is(member(line, "done"), 't') {
+		f.complete = true
+		f.mergeUsage(line)
+	}
+}
+
+// tail looks at an event that is too long to be read: at its head for the type, at its tail for the rest.
+func (f *StreamFilter) tail(ev []byte) {
+	head := ev
+	if f.cut {
+		head = f.head
+	}
+	head = head[:min(len(head), headSize)]
+	if len(ev) > tailSize {
+		ev = ev[len(ev)-tailSize:]
+	}
+	if u := lastUsage(ev); u.Known {
+		f.usage = u
+	}
+	switch f.kind {
+	case StreamChat:
+		f.complete = f.complete || hasValue(ev, `"`, `finish_reason"`)
+	case StreamResponses, StreamMedia:
+		switch t := string(headType(head, ev)); t {
+		case "response.completed", "response.incomplete", "response.failed",
+			"image_generation.completed", "image_edit.completed", "transcript.text.done", "speech.audio.done":
+			f.complete = true
+		}
+	case StreamOllama:
+		f.complete = f.complete || bytes.Contains(ev, []byte(`"done":true`))
+	}
+}
+
+// headType finds the type of an event of which only head and tail are there.
+func headType(head, tail []byte) []byte {
+	line, rest := cutLine(head)
+	if name, ok := bytes.CutPrefix(line, []byte("event:")); ok {
+		if len(rest) > 0 {
+			return bytes.TrimSpace(name)
+		}
+	}
+	const key = `"type":"`
+	for _, b := range [...][]byte{head, tail} {
+		i := bytes.Index(b, []byte(key))
+		if i < 0 {
+			continue
+		}
+		b = b[i+len(key):]
+		if end := bytes.IndexByte(b, '"'); end >= 0 {
+			return b[:end]
+		}
+	}
+	return nil
+}
+
+func (f *StreamFilter) mergeUsage(obj []byte) {
+	if is(obj, '{') {
+		f.usage = mergeUsage(f.usage, obj)
+	}
+}

@@ -1,0 +1,206 @@
+package openai
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+
+	"iop/execution"
+)
+
+// counts are the numbers of a usage object under all names that engines give them; -1 is "not there".
+type counts struct {
+	input, output, total             int64
+	cached, reasoning                int64
+	cacheRead, cacheCreation         int64 // Anthropic: beside input, not in it
+	promptEvalCount, outputEvalCount int64 // Ollama
+}
+
+// parseUsage reads a usage object of any family.
+func parseUsage(obj []byte) execution.Usage { return mergeUsage(execution.Usage{}, obj) }
+
+// mergeUsage updates u with what obj says. Messages report the input at the start and the output at the end.
+func mergeUsage(u execution.Usage, obj []byte) execution.Usage {
+	c := counts{-1, -1, -1, -1, -1, -1, -1, -1, -1}
+	for m := objectMembers(obj); m.next(); {
+		c.take(string(m.key), m.val)
+	}
+	input, output := max(c.input, c.promptEvalCount), max(c.output, c.outputEvalCount)
+	if input < 0 && output < 0 && c.total >= 0 { // embeddings and reranking of some engines
+		input = c.total
+	}
+	if c.cacheRead >= 0 || c.cacheCreation >= 0 {
+		c.cached = max(c.cached, c.cacheRead)
+		if input >= 0 {
+			input = addCounts(addCounts(input, max(0, c.cacheRead)), max(0, c.cacheCreation))
+		}
+	}
+	set(&u.Input, input, &u.Known)
+	set(&u.Output, output, &u.Known)
+	known := u.Known
+	set(&u.Cached, c.cached, &known)
+	set(&u.Reasoning, c.reasoning, &known)
+	return u
+}
+
+func set(dst *int64, n int64, known *bool) {
+	if n >= 0 {
+		*dst, *known = n, true
+	}
+}
+
+func addCounts(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+func (c *counts) take(key string, val []byte) {
+	switch key {
+	case "prompt_tokens", "input_tokens":
+		count(&c.input, val)
+	case "completion_tokens", "output_tokens":
+		count(&c.output, val)
+	case "total_tokens":
+		count(&c.total, val)
+	case "prompt_tokens_details", "input_tokens_details":
+		count(&c.cached, member(val, "cached_tokens"))
+	case "completion_tokens_details", "output_tokens_details":
+		count(&c.reasoning, member(val, "reasoning_tokens"))
+	case "cached_tokens", "prompt_cache_hit_tokens":
+		count(&c.cached, val)
+	case "reasoning_tokens":
+		count(&c.reasoning, val)
+	case "cache_read_input_tokens":
+		count(&c.cacheRead, val)
+	case "cache_creation_input_tokens":
+		count(&c.cacheCreation, val)
+	case "prompt_eval_count":
+		count(&c.promptEvalCount, val)
+	case "eval_count":
+		count(&c.outputEvalCount, val)
+	}
+}
+
+// count reads a token count. Some engines write floats; what is no count is left out.
+func count(dst *int64, val []byte) {
+	if len(val) == 0 || len(val) > 32 || val[0]-'0' > 9 {
+		return
+	}
+	var n int64
+	for _, d := range val {
+		if d-'0' > 9 || n > (math.MaxInt64-9)/10 {
+			if x, err := strconv.ParseFloat(string(val), 64); err == nil && x < 1<<62 {
+				*dst = int64(x)
+			}
+			return
+		}
+		n = n*10 + int64(d-'0')
+	}
+	*dst = n
+}
+
+// lastUsage finds the last usage object in a piece of JSON that is cut at its start.
+func lastUsage(b []byte) execution.Usage {
+	for {
+		i := bytes.LastIndex(b, []byte(`"usage"`))
+		if i < 0 {
+			return execution.Usage{}
+		}
+		if u := usageAfter(b[i+len(`"usage"`):]); u.Known {
+			return u
+		}
+		b = b[:i]
+	}
+}
+
+// usageAfter reads the usage object whose name ends right before b.
+func usageAfter(b []byte) execution.Usage {
+	s := scanner{b: b}
+	i := s.space(0)
+	if i >= len(b) || b[i] != ':' {
+		return execution.Usage{}
+	}
+	i = s.space(i + 1)
+	if i >= len(b) || b[i] != '{' {
+		return execution.Usage{}
+	}
+	if end := s.value(i, 0); end >= 0 {
+		return parseUsage(b[i:end])
+	}
+	return execution.Usage{}
+}
+
+// Sizes of what a UsageObserver keeps.
+const (
+	observedHead = 16 << 10
+	observedTail = 16 << 10
+)
+
+// UsageObserver reads usage from a unary JSON answer as it passes. It keeps the answer's first and last 16 KiB: a
+// short answer is read whole and exactly; in a long one (embeddings are megabytes of numbers, and engines put usage
+// before or behind them) the last usage object of the tail counts, else the first complete one of the head. The zero
+// value is ready. It is for one answer and one goroutine.
+type UsageObserver struct {
+	head []byte
+	tail []byte // a ring once it is full
+	at   int    // where in a full ring the oldest byte is
+	size int64
+}
+
+// Write takes the next bytes of the answer. It never fails.
+func (o *UsageObserver) Write(p []byte) (int, error) {
+	n := len(p)
+	o.size += int64(n)
+	if room := observedHead - len(o.head); room > 0 {
+		k := min(room, len(p))
+		o.head = append(o.head, p[:k]...)
+		p = p[k:]
+	}
+	if len(p) > observedTail {
+		p = p[len(p)-observedTail:]
+	}
+	if room := observedTail - len(o.tail); room > 0 && len(p) > 0 {
+		k := min(room, len(p))
+		o.tail = append(o.tail, p[:k]...)
+		p = p[k:]
+	}
+	for len(p) > 0 {
+		k := copy(o.tail[o.at:], p)
+		o.at = (o.at + k) % observedTail
+		p = p[k:]
+	}
+	return n, nil
+}
+
+// Usage returns what the answer reported. Call it after the last Write.
+func (o *UsageObserver) Usage() execution.Usage {
+	kept := append(append(o.head[:len(o.head):len(o.head)], o.tail[o.at:]...), o.tail[:o.at]...)
+	if o.size == int64(len(kept)) {
+		return usageOfAnswer(kept)
+	}
+	if u := lastUsage(kept[len(o.head):]); u.Known {
+		return u
+	}
+	return usageOfAnswer(o.head)
+}
+
+// usageOfAnswer reads the usage of a whole answer, or of the beginning of one.
+func usageOfAnswer(b []byte) execution.Usage {
+	var native execution.Usage
+	m := objectMembers(b)
+	for m.next() {
+		switch string(m.key) {
+		case "usage":
+			if is(m.val, '{') {
+				return parseUsage(m.val)
+			}
+		case "prompt_eval_count", "eval_count": // Ollama's own answers
+			if !native.Known {
+				native = parseUsage(b)
+			}
+		}
+	}
+	return native
+}
