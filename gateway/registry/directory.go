@@ -1,0 +1,261 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"iop/execution"
+	"iop/state"
+	"iop/tunnel"
+)
+
+// Authenticate lets a Node in by its join token.
+func (r *Registry) Authenticate(req *http.Request) (tunnel.Identity, error) {
+	values := req.Header["Authorization"]
+	if len(values) == 0 {
+		return tunnel.Identity{}, refuse("unauthorized", "a join token is required: send it as Authorization: Bearer")
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" || strings.ContainsAny(token, " ,\t") {
+		return tunnel.Identity{}, refuse("unauthorized", "the Authorization header must be exactly one, of the form: Bearer TOKEN")
+	}
+	t, err := r.store.VerifyJoinToken(req.Context(), token)
+	if err != nil {
+		return tunnel.Identity{}, tokenRefusal(err)
+	}
+	return tunnel.Identity{TokenID: string(t.ID)}, nil
+}
+
+func refuse(code, message string) *tunnel.Refusal {
+	return &tunnel.Refusal{Code: code, Message: message}
+}
+
+// tokenRefusal tells the Node's operator what is wrong with the token. Other errors pass through: they are ours.
+func tokenRefusal(err error) error {
+	switch {
+	case errors.Is(err, state.ErrTokenUnknown):
+		return refuse("unauthorized", "the join token is not known here: check it, or make one with `iop join-token create`")
+	case errors.Is(err, state.ErrTokenExpired):
+		return refuse("token_expired", "the join token has expired: make a new one with `iop join-token create`")
+	case errors.Is(err, state.ErrTokenRevoked):
+		return refuse("token_revoked", "the join token was revoked by an operator")
+	case errors.Is(err, state.ErrNodeTaken):
+		return refuse("node_taken", "this node name belongs to another join token: choose another name, or revoke that token")
+	case errors.Is(err, state.ErrWrongNode):
+		return refuse("wrong_node", "the join token is for another node name")
+	}
+	return err
+}
+
+// Register gives a session its generation. While a session of another process of the same name is connected, it is
+// asked for a sign of life first.
+func (r *Registry) Register(ctx context.Context, ns *tunnel.NodeSession) (execution.Generation, error) {
+	return r.register(ctx, local{ns})
+}
+
+func (r *Registry) register(ctx context.Context, s Session) (execution.Generation, error) {
+	if err := s.Node().Validate(); err != nil {
+		return 0, refuse("bad_request", err.Error())
+	}
+	if err := r.store.ClaimNode(ctx, state.JoinTokenID(s.Identity().TokenID), s.Node()); err != nil {
+		return 0, tokenRefusal(err)
+	}
+	contested, err := r.contest(ctx, s)
+	if err != nil {
+		return 0, err
+	}
+	gen, err := r.store.NextGeneration(ctx, s.Node(), s.HighestSeen())
+	if err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.nodeLocked(s.Node())
+	n.sessions[gen] = &session{s: s, gen: gen, contested: contested}
+	return gen, nil
+}
+
+// contest returns the boot id of a living incumbent of the same name, empty if there is none. Two processes that took
+// the name from each other too often are told so: the newcomer is refused.
+func (r *Registry) contest(ctx context.Context, s Session) (string, error) {
+	r.mu.Lock()
+	n := r.nodes[s.Node()]
+	if n == nil || n.current == nil || n.current.s.BootID() == s.BootID() {
+		r.mu.Unlock()
+		return "", nil
+	}
+	incumbent := n.current.s
+	r.mu.Unlock()
+
+	probe, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	if incumbent.Probe(probe) != nil {
+		return "", ctx.Err()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if n.fightsLocked(now, incumbent.BootID(), s.BootID()) < flapLimit {
+		return incumbent.BootID(), nil
+	}
+	n.flapping = now.Add(flapWindow)
+	r.flapped.Add(1)
+	r.log.Warn("two processes use the same node name", "node", s.Node(), "remote", s.RemoteAddr(), "incumbent", incumbent.RemoteAddr())
+	return "", &tunnel.Refusal{
+		Code:       "flapping",
+		Message:    fmt.Sprintf("another process with the node name %q is connected from %s, and both took the name from each other %d times in a minute: give each Node a name of its own", s.Node(), incumbent.RemoteAddr(), flapLimit),
+		RetryAfter: flapRetryAfter,
+	}
+}
+
+// fightsLocked counts the supersessions between two boot ids in the last flapWindow, and forgets older ones.
+func (n *node) fightsLocked(now time.Time, a, b string) (count int) {
+	kept := n.fights[:0]
+	for _, f := range n.fights {
+		if now.Sub(f.at) >= flapWindow {
+			continue
+		}
+		kept = append(kept, f)
+		if f.a == min(a, b) && f.b == max(a, b) {
+			count++
+		}
+	}
+	n.fights = kept
+	return count
+}
+
+// Ready makes the session the Node's current one. The former drains if the newcomer says that it replaces it in the
+// same process; otherwise it is fenced.
+func (r *Registry) Ready(ns *tunnel.NodeSession) error { return r.readied(ns.Node(), ns.Generation()) }
+
+func (r *Registry) readied(id execution.NodeID, gen execution.Generation) error {
+	r.mu.Lock()
+	n := r.nodes[id]
+	if n == nil || n.sessions[gen] == nil {
+		r.mu.Unlock()
+		return refuse("stale_generation", "this session is not registered")
+	}
+	if gen < n.ready {
+		r.mu.Unlock()
+		return refuse("stale_generation", fmt.Sprintf("generation %d of this node is ready already, this is %d", n.ready, gen))
+	}
+	e := n.sessions[gen]
+	former := n.current
+	n.current, n.ready = e, gen
+	replaces := former != nil && former.s.BootID() == e.s.BootID() && e.s.Replaces() == former.gen
+	if former != nil {
+		former.draining = true
+		if e.contested != "" && e.contested == former.s.BootID() && len(n.fights) < maxSupersessions {
+			a, b := former.s.BootID(), e.s.BootID()
+			n.fights = append(n.fights, fight{at: time.Now(), a: min(a, b), b: max(a, b)})
+		}
+	}
+	if n.drained != e.s.BootID() {
+		n.drained = "" // the operator drained a process that is no more
+	}
+	r.mu.Unlock()
+	if former == nil {
+		return nil
+	}
+	r.adm.Withdraw(id, former.gen)
+	if replaces {
+		former.s.Supersede(replacedDeadline)
+	} else {
+		former.s.Fence(execution.CodeSessionSuperseded, "a newer session of this node took over")
+	}
+	return nil
+}
+
+// Online lets runs be dispatched to the session.
+func (r *Registry) Online(ns *tunnel.NodeSession) { r.online(ns.Node(), ns.Generation()) }
+
+func (r *Registry) online(id execution.NodeID, gen execution.Generation) {
+	r.mu.Lock()
+	if n := r.nodes[id]; n != nil && n.sessions[gen] != nil {
+		n.sessions[gen].online = true
+	}
+	r.mu.Unlock()
+	r.offer(id, gen)
+	r.log.Info("node online", "node", id, "generation", gen)
+}
+
+// Refreshed takes over what the Node says of itself now.
+func (r *Registry) Refreshed(ns *tunnel.NodeSession) { r.offer(ns.Node(), ns.Generation()) }
+
+// offer tells admission what a session serves, if it serves at all. The lock is held throughout, so that the last word
+// told is the last word said.
+func (r *Registry) offer(id execution.NodeID, gen execution.Generation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.nodes[id]
+	if n == nil {
+		return
+	}
+	e := n.sessions[gen]
+	if e == nil || !e.online || e.draining || n.current != e {
+		return
+	}
+	r.adm.Offer(id, gen, e.s.Replaces(), offers(e.s.Info(), n.drained != ""))
+	r.changed()
+}
+
+// Draining keeps new runs away from the session.
+func (r *Registry) Draining(ns *tunnel.NodeSession) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.nodes[ns.Node()]; n != nil && n.sessions[ns.Generation()] != nil {
+		n.sessions[ns.Generation()].draining = true
+	}
+	r.adm.Withdraw(ns.Node(), ns.Generation())
+	r.changed()
+}
+
+// Gone forgets the session.
+func (r *Registry) Gone(ns *tunnel.NodeSession, cause error) {
+	r.gone(ns.Node(), ns.Generation(), cause)
+}
+
+func (r *Registry) gone(id execution.NodeID, gen execution.Generation, cause error) {
+	r.adm.Remove(id, gen)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.nodes[id]
+	if n == nil {
+		return
+	}
+	e := n.sessions[gen]
+	delete(n.sessions, gen)
+	if n.current != nil && n.current == e {
+		n.current = nil
+	}
+	n.lastSeen = time.Now()
+	n.lastCause = ""
+	if cause != nil {
+		n.lastCause = cause.Error()
+	}
+	r.changed()
+	r.log.Info("node session ended", "node", id, "generation", gen, "cause", n.lastCause)
+}
+
+// nodeLocked returns the entry of a Node, made if needed. Beyond maxOfflineNodes one that is offline makes room.
+func (r *Registry) nodeLocked(id execution.NodeID) *node {
+	n := r.nodes[id]
+	if n != nil {
+		return n
+	}
+	if len(r.nodes) >= maxOfflineNodes {
+		for other, o := range r.nodes {
+			if len(o.sessions) == 0 {
+				delete(r.nodes, other)
+				break
+			}
+		}
+	}
+	n = &node{id: id, sessions: map[execution.Generation]*session{}, lastSeen: time.Now()}
+	r.nodes[id] = n
+	return n
+}

@@ -1,0 +1,194 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"iop/execution"
+	"iop/gateway/admission"
+	"iop/state"
+	"iop/tunnel"
+	"iop/tunnel/wire"
+)
+
+// Store is what the registry needs of state.
+type Store interface {
+	VerifyJoinToken(ctx context.Context, presented string) (*state.JoinToken, error)
+	ClaimNode(ctx context.Context, token state.JoinTokenID, node execution.NodeID) error
+	NextGeneration(ctx context.Context, node execution.NodeID, seen execution.Generation) (execution.Generation, error)
+}
+
+// Session is what the registry and the relay need of a tunnel session. *tunnel.NodeSession is one, but for Open.
+type Session interface {
+	Node() execution.NodeID
+	Generation() execution.Generation
+	BootID() string
+	Identity() tunnel.Identity
+	HighestSeen() execution.Generation
+	Replaces() execution.Generation
+	RemoteAddr() string
+	Since() time.Time
+	Info() *tunnel.NodeInfo
+	RTT() time.Duration
+	OpenRuns() int
+	Open(spec tunnel.OpenSpec) (Run, error)
+	Probe(ctx context.Context) error
+	Supersede(deadline time.Duration)
+	Fence(code execution.Code, message string)
+	Refuse(refusal *tunnel.Refusal)
+}
+
+// Run is one run on a session: *tunnel.Run.
+type Run interface {
+	Ready() <-chan struct{}
+	Take() (tunnel.Batch, bool)
+	Phase() execution.Phase
+	OpenWritten() bool
+	Cancel(code execution.Code, reason string)
+	Abandon(code execution.Code, reason string)
+}
+
+// local is a session whose socket is in this process.
+type local struct{ *tunnel.NodeSession }
+
+// Open begins a run.
+func (s local) Open(spec tunnel.OpenSpec) (Run, error) {
+	run, err := s.NodeSession.Open(spec)
+	if err != nil {
+		return nil, err // a nil *tunnel.Run must not become a Run
+	}
+	return run, nil
+}
+
+// Constants of the contract; see WIRE.md, rules 8 and 9.
+const (
+	probeWait        = 5 * time.Second // for the incumbent's answer
+	flapWindow       = time.Minute
+	flapLimit        = 6 // supersessions between two boot ids in flapWindow
+	flapRetryAfter   = time.Minute
+	replacedDeadline = 30 * time.Minute // for the runs of a session that another one replaced
+	maxOfflineNodes  = 4096             // remembered for the operator
+	maxModelsListed  = 100_000          // over all Nodes
+	maxSupersessions = 256              // remembered for one Node
+	maxModelIDLength = 512
+)
+
+// Config configures a Registry.
+type Config struct {
+	Store     Store                 // required
+	Admission *admission.Controller // required
+	Logger    *slog.Logger          // default slog.Default()
+}
+
+// Registry holds the sessions of all Nodes. It implements tunnel.Directory.
+type Registry struct {
+	store Store
+	adm   *admission.Controller
+	log   *slog.Logger
+
+	models  atomic.Pointer[[]tunnel.ModelInfo] // what Models returned last; nil when something changed since
+	flapped atomic.Int64                       // newcomers refused for flapping
+
+	mu    sync.Mutex
+	nodes map[execution.NodeID]*node
+}
+
+// node is what is known of one Node. Guarded by Registry.mu.
+type node struct {
+	id        execution.NodeID
+	current   *session // the one that gets runs, or nil
+	sessions  map[execution.Generation]*session
+	ready     execution.Generation // the greatest that ever was READY
+	drained   string               // the boot id that the operator drained; empty for none
+	fights    []fight              // supersessions of a living session in the last flapWindow
+	flapping  time.Time            // until then newcomers were refused; zero if never
+	lastSeen  time.Time
+	lastCause string
+}
+
+// fight is one supersession of a session that was alive: two processes use one name.
+type fight struct {
+	at   time.Time
+	a, b string // boot ids, the smaller first
+}
+
+// session is one session and what the registry decided about it. Guarded by Registry.mu, but for s.
+type session struct {
+	s         Session
+	gen       execution.Generation
+	contested string // the boot id of a living incumbent that was found at registration
+	online    bool
+	draining  bool
+}
+
+// New returns an empty Registry.
+func New(cfg Config) (*Registry, error) {
+	if cfg.Store == nil || cfg.Admission == nil {
+		return nil, errors.New("registry: Store and Admission are required")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Registry{
+		store: cfg.Store, adm: cfg.Admission, log: cfg.Logger,
+		nodes: map[execution.NodeID]*node{},
+	}, nil
+}
+
+// Open begins a run on the session that t names. ErrGone if this generation takes no run any more; the session is then
+// withdrawn from admission, so that asking again finds another one. tunnel.ErrTooManyStreams passes through.
+func (r *Registry) Open(t admission.Target, spec tunnel.OpenSpec) (Run, error) {
+	s := r.session(t.Node, t.Generation)
+	if s == nil {
+		r.adm.Withdraw(t.Node, t.Generation)
+		return nil, ErrGone
+	}
+	run, err := s.Open(spec)
+	if errors.Is(err, tunnel.ErrSessionClosed) || errors.Is(err, tunnel.ErrDraining) {
+		r.adm.Withdraw(t.Node, t.Generation)
+		r.changed()
+		return nil, ErrGone
+	}
+	return run, err
+}
+
+// ErrGone says that a session takes no new runs.
+var ErrGone = errors.New("this session of the node takes no new runs")
+
+// Suspect says that a run on t found the session lost or draining: it gets no more, even before the tunnel says so.
+func (r *Registry) Suspect(t admission.Target) { r.adm.Withdraw(t.Node, t.Generation) }
+
+func (r *Registry) session(id execution.NodeID, gen execution.Generation) Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.nodes[id]; n != nil {
+		if s := n.sessions[gen]; s != nil {
+			return s.s
+		}
+	}
+	return nil
+}
+
+// offers is what a session's Info means for admission.
+func offers(info *tunnel.NodeInfo, drained bool) []admission.Offer {
+	out := make([]admission.Offer, 0, len(info.Providers))
+	for _, p := range info.Providers {
+		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health)}
+		for _, m := range info.Models {
+			if m.Provider == p.ID && len(m.ID) <= maxModelIDLength {
+				o.Models = append(o.Models, m.ID)
+			}
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// healthy: what was not probed yet may be tried.
+func healthy(h wire.Health) bool {
+	return h == wire.Health_HEALTH_OK || h == wire.Health_HEALTH_UNSPECIFIED
+}
