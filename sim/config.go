@@ -28,25 +28,25 @@ var flavours = []Flavour{OpenAI, VLLM, LlamaCPP, Ollama, LMStudio, SGLang, Anthr
 // maxSlots bounds Slots and Queue: beyond it a number is a typing error.
 const maxSlots = 1 << 20
 
-// Config says what a Server imitates. Start from DefaultConfig; the zero value is refused. The env tags name the
-// variables of `iop sim`, without their prefix IOP_SIM_.
+// Config says what a Server imitates. Start from DefaultConfig; the zero value is refused. The tags are those of
+// `iop sim`, whose flags and IOP_SIM_ variables these fields are.
 type Config struct {
 	// Listen is the address that Listen binds, host:port; port 0 takes a free one.
-	Listen string `env:"LISTEN"`
+	Listen string `env:"LISTEN" help:"address to listen on; port 0 takes a free one" example:"127.0.0.1:8490"`
 	// Models are the ids that the server knows; at least one. A name that ends in "-reason" thinks aloud first.
-	Models []string `env:"MODELS"`
+	Models []string `env:"MODELS" help:"model ids; one that ends in -reason thinks aloud first" example:"sim-small,sim-reason"`
 	// Slots is how many inference requests run at once.
-	Slots int `env:"SLOTS"`
+	Slots int `env:"SLOTS" help:"inference requests that run at once" example:"4"`
 	// Queue is how many more wait for a slot; beyond them, and with 0 at once, the answer is 429 with Retry-After.
-	Queue int `env:"QUEUE"`
+	Queue int `env:"QUEUE" help:"requests that wait for a slot; beyond them 429 with Retry-After" example:"16"`
 	// TTFT is the time from a request's turn to its first token.
-	TTFT time.Duration `env:"TTFT"`
+	TTFT time.Duration `env:"TTFT" help:"time to first token" example:"250ms"`
 	// TokensPerSecond is the pace of one stream after its first token; 0 is as fast as it goes.
-	TokensPerSecond float64 `env:"TOKENS_PER_SECOND"`
+	TokensPerSecond float64 `env:"TOKENS_PER_SECOND" help:"pace of one stream; 0 is as fast as it goes" example:"50"`
 	// Flavour is the engine to imitate.
-	Flavour Flavour `env:"FLAVOUR"`
+	Flavour Flavour `env:"FLAVOUR" help:"engine to imitate: openai, vllm, llamacpp, ollama, lmstudio, sglang, anthropic" example:"vllm"`
 	// APIKey, if set, must come as a bearer token or in x-api-key; /sim and /health stay open.
-	APIKey string `env:"API_KEY"`
+	APIKey string `env:"API_KEY" help:"key that requests must carry" secret:"true"`
 }
 
 // DefaultConfig returns the configuration that `iop sim` has without flags.

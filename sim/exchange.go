@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -213,7 +214,7 @@ func (x *exchange) authorize() error {
 		return nil
 	}
 	bearer, _ := strings.CutPrefix(x.r.Header.Get("Authorization"), "Bearer ")
-	if bearer == want || x.r.Header.Get("X-Api-Key") == want {
+	if sameKey(bearer, want) || sameKey(x.r.Header.Get("X-Api-Key"), want) {
 		return nil
 	}
 	return x.refuse(apiError{
@@ -221,6 +222,8 @@ func (x *exchange) authorize() error {
 		message: "Incorrect API key provided.",
 	})
 }
+
+func sameKey(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 // preface does the faults that strike before a slot is asked for.
 func (x *exchange) preface() error {
