@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"runtime"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -31,6 +32,9 @@ func (l *link) writeLoop() {
 			return
 		}
 		for {
+			// Whoever is about to queue something may do so first: it goes out in the same message. Nothing waits
+			// for it, neither a timer nor an idle processor.
+			runtime.Gosched()
 			sent, err := l.writeMessage()
 			if err != nil {
 				l.fail(&EndError{Code: goodbyeLost, Message: "the connection broke while writing", Err: err})
