@@ -61,10 +61,7 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request, inference bool) *e
 	x := &exchange{
 		s: s, w: w, rc: http.NewResponseController(w), r: r, ctx: r.Context(), rec: rec, k: s.knobsFor(r, inference), begun: rec.Started,
 	}
-	x.stop = context.AfterFunc(r.Context(), func() {
-		now := time.Now()
-		s.ledger.update(func() { rec.Gone = &now })
-	})
+	x.stop = context.AfterFunc(r.Context(), func() { s.ledger.gone(rec) })
 	return x
 }
 

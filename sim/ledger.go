@@ -168,6 +168,20 @@ func (l *ledger) moveLocked(r *Request, state string) {
 	r.State = state
 }
 
+// gone books that the client has gone.
+func (l *ledger) gone(r *Request) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.goneLocked(r, now)
+}
+
+func (l *ledger) goneLocked(r *Request, now time.Time) {
+	if r.Gone == nil {
+		r.Gone = &now
+	}
+}
+
 // close ends a request.
 func (l *ledger) close(r *Request, state string, now time.Time, err error) {
 	l.mu.Lock()
@@ -177,13 +191,14 @@ func (l *ledger) close(r *Request, state string, now time.Time, err error) {
 	if err != nil {
 		r.Error = err.Error()
 	}
-	if state != stateCancelled || !r.Inference {
+	if state != stateCancelled {
 		return
 	}
-	gone := now
-	if r.Gone != nil {
-		gone = *r.Gone
+	l.goneLocked(r, now)
+	if !r.Inference {
+		return
 	}
+	gone := *r.Gone
 	l.lastGone = lastCancel{At: &gone, RunningMS: ms(gone.Sub(r.Started)), LatencyMS: ms(now.Sub(gone))}
 }
 
