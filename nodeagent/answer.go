@@ -210,11 +210,23 @@ func (e *exchange) passStream(kind openai.StreamKind, buf []byte, n int, err err
 	return e.streamEnd(err)
 }
 
+// maxPrelude bounds the comments that wait for a stream's first event, so that an error that comes first can still be
+// a status. The client misses nothing: the Edge keeps it company in its own way.
+const maxPrelude = 4 << 10
+
 // passEvents sends a piece of a stream. over is set where the run ends with it.
 func (e *exchange) passEvents(out []byte, border bool) (t execution.Terminal, over bool) {
 	failure := e.stream.ErrorEvent()
 	if failure != nil && failure.First && !e.headOut {
 		return e.passFirstError(failure.Err), true
+	}
+	if !e.headOut && e.stream.Events() == 0 && !e.stream.Complete() && len(e.prelude)+len(out) <= maxPrelude {
+		e.prelude = append(e.prelude, out...) // comments alone
+		return t, false
+	}
+	if len(e.prelude) > 0 {
+		out = append(e.prelude, out...)
+		e.prelude = nil
 	}
 	if err := e.write(out, border, -1); err != nil {
 		return e.writeFailed(err), true
@@ -229,8 +241,11 @@ func (e *exchange) passEvents(out []byte, border bool) (t execution.Terminal, ov
 // streamEnd is the end of a stream of which no byte is left; err is how its reading ended.
 func (e *exchange) streamEnd(err error) execution.Terminal {
 	switch f := e.stream; {
-	case f.Complete(), f.ErrorEvent() != nil:
-		return e.completed() // an error that clients see is an end, too
+	case f.Complete(), f.ErrorEvent() != nil: // an error that clients see is an end, too
+		if werr := e.sendHead(-1); werr != nil {
+			return e.writeFailed(werr)
+		}
+		return e.completed()
 	case err != nil && !errors.Is(err, io.EOF):
 		return e.broken(err)
 	case !e.headOut:

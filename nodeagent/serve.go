@@ -107,6 +107,7 @@ type exchange struct {
 	resp     *http.Response       // nil before the provider's head
 	scrub    *scrubber            // nil without a key
 	stream   *openai.StreamFilter // nil unless the answer is a stream
+	prelude  []byte               // what a stream held before its first event, still to be sent
 	observer openai.UsageObserver // of an answer that is none
 	usage    usageReader          // stream or observer; nil before the first byte
 	sent     int64                // bytes of the answer given to the tunnel

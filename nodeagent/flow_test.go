@@ -1,0 +1,460 @@
+package nodeagent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"iop/execution"
+)
+
+// TestRechunked pushes one stream through every way of cutting it in two, and byte by byte: what comes out is what went
+// in, and a border is only ever marked between events.
+func TestRechunked(t *testing.T) {
+	stream := ": note\n\n" + firstChunk + strings.ReplaceAll(firstChunk, "你好", "🎉é\\u0041") +
+		"data:{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\r\n\r\n" + lastChunk + doneEvent
+	for cut := range len(stream) + 1 {
+		pieces := []string{stream[:cut], stream[cut:]}
+		if cut == len(stream) {
+			pieces = strings.Split(stream, "")
+		}
+		r := pipeRun(t, pieces)
+		if got := r.out.String(); got != stream {
+			t.Fatalf("cut at %d: body is %q", cut, got)
+		}
+		for _, at := range r.border {
+			if before := stream[:at]; !strings.HasSuffix(before, "\n\n") && !strings.HasSuffix(before, "\r\n\r\n") {
+				t.Fatalf("cut at %d: a border is marked at %d, after %q", cut, at, before)
+			}
+		}
+		if n := len(r.border); n == 0 || r.border[n-1] != len(stream) {
+			t.Fatalf("cut at %d: the end is no border", cut)
+		}
+	}
+}
+
+// pipeRun serves a streaming run whose answer's body is read in exactly these pieces.
+func pipeRun(t *testing.T, pieces []string) *fakeRun {
+	t.Helper()
+	spec := ProviderSpec{ID: "p", URL: "http://127.0.0.1:1", Capacity: 1}
+	a := testAgent(t, spec)
+	a.only().transport = roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{
+			StatusCode: 200, Status: "200 OK", ContentLength: -1,
+			Header: http.Header{"Content-Type": {"text/event-stream"}},
+			Body:   io.NopCloser(&pieceReader{pieces: pieces}),
+		}, nil
+	})
+	r := chatRun(true)
+	if end := serveNow(t, a, r); end.Outcome != execution.Completed {
+		t.Fatalf("ended as %+v", end)
+	}
+	return r
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+type pieceReader struct{ pieces []string }
+
+func (r *pieceReader) Read(p []byte) (int, error) {
+	for len(r.pieces) > 0 && r.pieces[0] == "" {
+		r.pieces = r.pieces[1:]
+	}
+	if len(r.pieces) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.pieces[0])
+	r.pieces[0] = r.pieces[0][n:]
+	return n, nil
+}
+
+// TestCancel ends runs in every phase. Each time the provider's request must end within a second, the terminal says
+// cancelled, and the place is free.
+func TestCancel(t *testing.T) {
+	gone := make(chan struct{}, 1)
+	hang := func(conn net.Conn) {
+		io.Copy(io.Discard, conn) // returns when the Node has closed the connection
+		gone <- struct{}{}
+	}
+	tests := []struct {
+		name   string
+		stream bool
+		script func(net.Conn, *http.Request)
+		ready  func(*testing.T, *fakeRun, <-chan struct{})
+		phase  execution.Phase
+	}{
+		{"waiting for the head", false, func(c net.Conn, _ *http.Request) { hang(c) }, nil, execution.PhaseProviderCalled},
+		{"waiting for the first byte", true, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead)
+			hang(c)
+		}, nil, execution.PhaseProviderCalled},
+		{"streaming", true, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead+firstChunk)
+			hang(c)
+		}, func(t *testing.T, r *fakeRun, _ <-chan struct{}) { r.awaitWrite(t) }, execution.PhaseStreaming},
+		{"in a unary body", false, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+			hang(c)
+		}, func(t *testing.T, r *fakeRun, _ <-chan struct{}) { r.awaitWrite(t) }, execution.PhaseStreaming},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			called := make(chan struct{})
+			a := testAgent(t, rawProvider(t, func(c net.Conn, r *http.Request) {
+				close(called)
+				tt.script(c, r)
+			}))
+			ctx, cancel := cancellable()
+			r := chatRun(tt.stream)
+			done := serveAsync(a, r, ctx)
+			await(t, "the call", called)
+			if tt.ready != nil {
+				tt.ready(t, r, called)
+			}
+			at := time.Now()
+			cancel(execution.CodeClientGone)
+			await(t, "ServeRun", done)
+			await(t, "the provider's connection to end", gone)
+			if took := time.Since(at); took > time.Second {
+				t.Errorf("it took %s", took)
+			}
+			end := r.terminal(t)
+			if end.Outcome != execution.Cancelled || end.Code != execution.CodeClientGone || end.Phase != tt.phase {
+				t.Errorf("ended as %+v, want cancelled in phase %s", end, tt.phase)
+			}
+			if a.only().inUse.Load() != 0 {
+				t.Error("the place is still taken")
+			}
+		})
+	}
+}
+
+// TestCancelWhileBlocked cancels a run whose Write is blocked, and one whose body never arrives.
+func TestCancelWhileBlocked(t *testing.T) {
+	t.Run("in Write", func(t *testing.T) {
+		gone := make(chan struct{})
+		a := testAgent(t, rawProvider(t, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead+firstChunk)
+			io.Copy(io.Discard, c)
+			close(gone)
+		}))
+		ctx, cancel := cancellable()
+		r := chatRun(true)
+		r.gate = make(chan struct{})
+		done := serveAsync(a, r, ctx)
+		eventually(t, "the head", func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.head != nil
+		})
+		cancel(execution.CodeCancelledByCaller)
+		await(t, "ServeRun", done)
+		await(t, "the provider's connection to end", gone)
+		if end := r.terminal(t); end.Outcome != execution.Cancelled || end.Code != execution.CodeCancelledByCaller {
+			t.Errorf("ended as %+v", end)
+		}
+	})
+	for _, size := range []int{100, 1 << 20} { // awaited whole, and streamed
+		t.Run(fmt.Sprintf("in Read of %d bytes", size), func(t *testing.T) {
+			a := testAgent(t, httpProvider(t, func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+			ctx, cancel := cancellable()
+			r := newRun("embeddings", strings.Repeat("x", size))
+			reading := make(chan struct{}, 1)
+			r.late, r.feed = true, readerFunc(func(p []byte) (int, error) {
+				select {
+				case reading <- struct{}{}:
+				default:
+				}
+				<-ctx.Done()
+				return 0, context.Cause(ctx)
+			})
+			done := serveAsync(a, r, ctx)
+			await(t, "the body to be read", reading)
+			cancel(execution.CodeDeadline)
+			await(t, "ServeRun", done)
+			if end := r.terminal(t); end.Outcome != execution.Cancelled || end.Code != execution.CodeDeadline {
+				t.Errorf("ended as %+v", end)
+			}
+		})
+	}
+}
+
+// TestUploadAnsweredEarly: a provider refuses before it has read the body. Its answer passes, and the run's Read is not
+// touched after ServeRun has returned.
+func TestUploadAnsweredEarly(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		conn.Read(make([]byte, 1024))
+		io.WriteString(conn, "HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+		io.Copy(io.Discard, conn)
+	}()
+	a := testAgent(t, ProviderSpec{ID: "p", URL: "http://" + l.Addr().String(), Capacity: 1})
+	r := newRun("embeddings", strings.Repeat("x", 1<<20))
+	var over atomic.Bool
+	first := true
+	r.late, r.feed = true, readerFunc(func(p []byte) (int, error) {
+		if over.Load() {
+			t.Error("Read after ServeRun returned")
+		}
+		if first {
+			first = false
+			return copy(p, "some"), nil
+		}
+		<-r.ended // as the tunnel: a Read that waits ends with the run
+		return 0, io.ErrClosedPipe
+	})
+	end := serveNow(t, a, r)
+	over.Store(true)
+	if end.Outcome != execution.Completed || r.head.GetStatus() != 413 {
+		t.Errorf("ended as %+v with %v", end, r.head)
+	}
+}
+
+// TestConnectionsAreReused: unary answers and streams that end in [DONE] give their connection back.
+func TestConnectionsAreReused(t *testing.T) {
+	var conns atomic.Int64
+	spec := httpProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "embeddings") {
+			io.WriteString(w, "{}")
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, firstChunk)
+		w.(http.Flusher).Flush()
+		io.WriteString(w, lastChunk+doneEvent)
+		w.(http.Flusher).Flush() // the chunked body's end comes after [DONE], alone
+	})
+	a := testAgent(t, spec)
+	p := a.only()
+	p.transport = countingTransport(p, &conns)
+	for i := range 20 {
+		r := chatRun(true)
+		if i%2 == 1 {
+			r = newRun("embeddings", "{}")
+		}
+		if end := serveNow(t, a, r); end.Outcome != execution.Completed {
+			t.Fatalf("ended as %+v", end)
+		}
+	}
+	if n := conns.Load(); n != 1 {
+		t.Errorf("%d connections for 20 runs, want 1", n)
+	}
+}
+
+func countingTransport(p *provider, conns *atomic.Int64) http.RoundTripper {
+	tr := p.transport.(*http.Transport)
+	dial := tr.DialContext
+	tr.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conns.Add(1)
+		return dial(ctx, network, address)
+	}
+	return tr
+}
+
+// TestEndDoesNotWaitForTheProvider: after [DONE] the run ends while the provider keeps its connection open.
+func TestEndDoesNotWaitForTheProvider(t *testing.T) {
+	gone := make(chan struct{})
+	a := testAgent(t, rawProvider(t, func(c net.Conn, _ *http.Request) {
+		io.WriteString(c, sseHead+firstChunk+doneEvent)
+		io.Copy(io.Discard, c)
+		close(gone)
+	}))
+	r := chatRun(true)
+	done := serveAsync(a, r, context.Background())
+	await(t, "END", r.ended)
+	if a.only().inUse.Load() != 0 {
+		t.Error("the place is still taken after END")
+	}
+	await(t, "the provider's connection to be given up", gone)
+	await(t, "ServeRun", done)
+}
+
+// TestPlaceIsFreeBeforeEnd: the provider is done, more than the Edge's window is still to be taken.
+func TestPlaceIsFreeBeforeEnd(t *testing.T) {
+	a := testAgent(t, httpProvider(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(bytes.Repeat([]byte(" "), 200<<10))
+	}))
+	r := newRun("embeddings", "{}")
+	serveNow(t, a, r)
+	if n := len(r.phases); n != 2 || r.phases[1] != execution.PhaseProviderDone {
+		t.Errorf("phases are %v, want provider_called and provider_done", r.phases)
+	}
+	small := newRun("embeddings", "{}")
+	small.req().Operation = "chat.completions"
+	a2 := testAgent(t, httpProvider(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") }))
+	serveNow(t, a2, small)
+	if len(small.phases) != 1 {
+		t.Errorf("phases of a small answer are %v, want one frame only", small.phases)
+	}
+}
+
+// TestCapacity: places are counted exactly, whatever the order in which runs end.
+func TestCapacity(t *testing.T) {
+	release := make(chan struct{})
+	var inside, most atomic.Int64
+	spec := httpProvider(t, func(w http.ResponseWriter, _ *http.Request) {
+		n := inside.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		<-release
+		inside.Add(-1)
+		io.WriteString(w, "{}")
+	})
+	spec.Capacity = 3
+	a := testAgent(t, spec)
+	var running []<-chan struct{}
+	for range 3 {
+		running = append(running, serveAsync(a, chatRun(false), context.Background()))
+	}
+	eventually(t, "three runs", func() bool { return inside.Load() == 3 })
+	for range 5 {
+		if end := serveNow(t, a, chatRun(false)); end.Code != execution.CodeCapacity {
+			t.Errorf("ended as %+v, want rejected for capacity", end)
+		}
+	}
+	close(release)
+	for _, done := range running {
+		await(t, "a run", done)
+	}
+	if end := serveNow(t, a, chatRun(false)); end.Outcome != execution.Completed {
+		t.Errorf("after them all: %+v", end)
+	}
+	if most.Load() != 3 {
+		t.Errorf("%d runs at once, want 3", most.Load())
+	}
+}
+
+// pipeProvider is a provider at the other end of net.Pipe, for time that is not real.
+func pipeProvider(t *testing.T, script func(net.Conn, *http.Request)) *Agent {
+	a := testAgent(t, ProviderSpec{ID: "p", URL: "http://127.0.0.1:1", Capacity: 4})
+	p := a.only()
+	tr := p.transport.(*http.Transport)
+	tr.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		go serveConn(theirs, script)
+		return ours, nil
+	}
+	return a
+}
+
+// TestSilence: eleven minutes without a byte pass, streaming or not; the route's own limits cut where they say.
+func TestSilence(t *testing.T) {
+	const silence = 11 * time.Minute
+	tests := []struct {
+		name        string
+		stream      bool
+		first, idle time.Duration
+		script      func(net.Conn, *http.Request)
+		code        execution.Code
+		after       time.Duration
+	}{
+		{"unary", false, 0, 0, func(c net.Conn, _ *http.Request) {
+			time.Sleep(silence)
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}")
+		}, 0, silence},
+		{"before the head", true, 0, 0, func(c net.Conn, _ *http.Request) {
+			time.Sleep(silence)
+			io.WriteString(c, sseHead+firstChunk+doneEvent)
+		}, 0, silence},
+		{"before the first event and in the middle", true, 0, 0, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead)
+			time.Sleep(silence)
+			io.WriteString(c, firstChunk)
+			time.Sleep(silence)
+			io.WriteString(c, lastChunk+doneEvent)
+		}, 0, 2 * silence},
+		{"first byte limit, no head", true, 30 * time.Second, time.Minute, func(c net.Conn, _ *http.Request) {
+			time.Sleep(silence)
+		}, execution.CodeProviderTimeout, 30 * time.Second},
+		{"first byte limit, head only", true, 30 * time.Second, 0, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead)
+			time.Sleep(silence)
+		}, execution.CodeProviderTimeout, 30 * time.Second},
+		{"first byte limit, kept", true, 30 * time.Second, 0, func(c net.Conn, _ *http.Request) {
+			time.Sleep(29 * time.Second)
+			io.WriteString(c, sseHead+firstChunk)
+			time.Sleep(silence)
+			io.WriteString(c, doneEvent)
+		}, 0, 29*time.Second + silence},
+		{"idle limit, kept for long", true, 0, 10 * time.Second, func(c net.Conn, _ *http.Request) {
+			time.Sleep(time.Minute)
+			io.WriteString(c, sseHead)
+			for range 100 {
+				io.WriteString(c, firstChunk)
+				time.Sleep(9 * time.Second)
+			}
+			io.WriteString(c, doneEvent)
+		}, 0, time.Minute + 900*time.Second},
+		{"idle limit, broken", true, 0, 10 * time.Second, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead+firstChunk)
+			time.Sleep(7 * time.Second)
+			io.WriteString(c, firstChunk)
+			time.Sleep(silence)
+		}, execution.CodeProviderTimeout, 17 * time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := pipeProvider(t, tt.script)
+				r := chatRun(tt.stream)
+				r.req().FirstByteTimeoutMs = uint32(tt.first.Milliseconds())
+				r.req().IdleTimeoutMs = uint32(tt.idle.Milliseconds())
+				begin := time.Now()
+				done := serveAsync(a, r, t.Context())
+				<-r.ended
+				took := time.Since(begin)
+				<-done
+				end := r.terminal(t)
+				if end.Code != tt.code || tt.code == 0 && end.Outcome != execution.Completed {
+					t.Errorf("ended as %+v, want %s", end, tt.code)
+				}
+				if took != tt.after {
+					t.Errorf("ended after %s, want %s", took, tt.after)
+				}
+				a.closeIdle()
+				time.Sleep(time.Hour) // the provider's script ends, too
+			})
+		})
+	}
+}
+
+// TestSlowClientIsNotIdleness: the provider has sent all there is to read, the client takes none of it.
+func TestSlowClientIsNotIdleness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := pipeProvider(t, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead+firstChunk)
+			io.WriteString(c, lastChunk+doneEvent)
+		})
+		r := chatRun(true)
+		r.req().IdleTimeoutMs = 1000
+		r.gate = make(chan struct{})
+		done := serveAsync(a, r, t.Context())
+		time.Sleep(time.Minute)
+		close(r.gate)
+		<-done
+		if end := r.terminal(t); end.Outcome != execution.Completed {
+			t.Errorf("ended as %+v", end)
+		}
+		a.closeIdle()
+	})
+}
