@@ -102,7 +102,10 @@ generate: ## the Go code of the wire contract, from tunnel/wire/iop.proto
 
 .PHONY: docker
 docker: build ## the container image iop:dev, from bin/iop
-	@docker build -q -t iop:dev -f deploy/Dockerfile .
+	@rm -rf bin/image && mkdir -p bin/image/{etc/ssl/certs,var/lib/iop,run/iop,tmp} && chmod 700 bin/image/{var/lib/iop,run/iop}
+	@cp bin/iop bin/image/
+	@cp -L /etc/ssl/certs/ca-certificates.crt bin/image/etc/ssl/certs/ || echo "no authorities here: mount some, or set IOP_NODE_CA"
+	@docker build -q -t iop:dev -f deploy/Dockerfile bin/image
 
 .PHONY: clean
 clean: ## remove what was built and installed here
