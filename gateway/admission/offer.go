@@ -153,6 +153,7 @@ type PlaceStats struct {
 	Capacity   int
 	Selectable bool
 	BackingOff bool
+	Retired    bool // of a session that was withdrawn
 }
 
 // Stats is a snapshot of the Controller.
@@ -171,7 +172,7 @@ func (c *Controller) Stats() Stats {
 		for _, p := range s.places {
 			st.Places = append(st.Places, PlaceStats{
 				Target: p.target, InFlight: p.load.inFlight, Capacity: p.capacity,
-				Selectable: p.selectable, BackingOff: p.blocked,
+				Selectable: p.selectable, BackingOff: p.blocked, Retired: s.withdrawn,
 			})
 		}
 	}

@@ -1,0 +1,82 @@
+package gateway
+
+import (
+	"log/slog"
+	"time"
+
+	"iop/execution"
+	"iop/openai"
+)
+
+// finish closes the books of a run: the record, the metrics, and the one line in the log.
+func (s *Server) finish(x *exchange, end ending) {
+	s.runs.finish(x.rec, end)
+	s.metrics.count(x.op.ID, end.terminal.Outcome)
+	if end.firstByte > 0 {
+		s.metrics.ttfb.Observe(end.firstByte.Seconds())
+	}
+	s.logRun(x, &end)
+}
+
+// refused answers a request that never became a run, and notes it.
+func (s *Server) refused(x *exchange, e *openai.Error) {
+	openai.WriteError(x.w, x.fam, x.requestID, e)
+	s.metrics.count(x.op.ID, execution.Rejected)
+	key := ""
+	if x.key != nil {
+		key = string(x.key.ID)
+	}
+	s.log.LogAttrs(x.r.Context(), slog.LevelInfo, "request",
+		slog.String("method", x.r.Method), slog.String("op", x.op.Name), slog.String("model", x.env.Model),
+		slog.String("request_id", x.requestID), slog.String("key", key), slog.Int("status", e.Status),
+		slog.String("outcome", execution.Rejected.String()), slog.String("code", e.Code),
+		slog.Duration("duration", time.Since(x.started)),
+	)
+}
+
+// logRun writes the one line of an ended run. Bodies, headers and secrets have no place in it.
+func (s *Server) logRun(x *exchange, end *ending) {
+	ctx := x.r.Context()
+	if !s.log.Enabled(ctx, slog.LevelInfo) {
+		return
+	}
+	rec := x.rec
+	rec.mu.Lock()
+	target, reason, attempts, queued := rec.target, rec.reason, rec.attempts, rec.queued
+	rec.mu.Unlock()
+	var room [24]slog.Attr
+	attrs := append(room[:0],
+		slog.String("method", x.r.Method),
+		slog.String("op", rec.op),
+		slog.String("model", rec.model),
+		slog.String("run_id", string(rec.id)),
+		slog.String("request_id", rec.requestID),
+		slog.String("key", string(rec.key)),
+		slog.Int("status", end.status),
+		slog.String("outcome", end.terminal.Outcome.String()),
+		slog.String("code", end.terminal.Code.String()),
+		slog.String("phase", end.terminal.Phase.String()),
+		slog.String("node", string(target.Node)),
+		slog.Uint64("generation", uint64(target.Generation)),
+		slog.String("provider", string(target.Provider)),
+		slog.String("reason", reason.String()),
+		slog.Int("attempts", attempts),
+		slog.Int64("queue_ms", queued.Milliseconds()),
+		slog.Float64("ttfb_ms", millis(end.firstByte)),
+		slog.Float64("duration_ms", millis(end.total)),
+		slog.Int64("bytes", end.bytes),
+	)
+	if u := end.terminal.Usage; u.Known {
+		attrs = append(attrs, slog.Int64("input_tokens", u.Input), slog.Int64("output_tokens", u.Output))
+	}
+	if end.terminal.Detail != "" {
+		attrs = append(attrs, slog.String("detail", end.terminal.Detail))
+	}
+	if rec.clientID != "" {
+		attrs = append(attrs, slog.String("client_request_id", rec.clientID))
+	}
+	s.log.LogAttrs(ctx, slog.LevelInfo, "request", attrs...)
+}
+
+// millis is a duration in milliseconds, to the microsecond.
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

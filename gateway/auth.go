@@ -1,0 +1,158 @@
+package gateway
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"iop/openai"
+	"iop/state"
+)
+
+// anyone is the key of a caller where none is asked for (AuthNone).
+var anyone = &state.Key{Name: "anyone"}
+
+// authenticate finds the caller's key. It runs before any byte of the body is read.
+func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *openai.Error) {
+	if s.cfg.Auth == AuthNone {
+		return anyone, s.checkLocal(r)
+	}
+	presented, ok := bearer(r.Header, fam)
+	if !ok {
+		return nil, openai.InvalidAPIKey()
+	}
+	addr := clientAddr(r)
+	if wait := s.guesses.blocked(addr); wait > 0 {
+		return nil, openai.RateLimited(wait, "Too many requests with an unknown API key came from this address.")
+	}
+	key, err := s.cfg.Store.VerifyKey(r.Context(), presented)
+	if err == nil {
+		return key, nil
+	}
+	var invalid *state.InvalidKeyError
+	if !errors.As(err, &invalid) {
+		s.log.Error("an API key could not be checked", "error", err)
+		return nil, openai.Overloaded(time.Second)
+	}
+	// A revoked or expired key proves its secret: whoever goes on using it is no guesser.
+	if invalid.Reason == state.InvalidUnknown || invalid.Reason == state.InvalidMismatch {
+		s.guesses.failed(addr)
+	}
+	s.metrics.invalidKey(invalid.Reason)
+	return nil, openai.InvalidAPIKey()
+}
+
+// bearer returns the one token of the one Authorization header. Anthropic's older clients send x-api-key instead;
+// both at once are refused, as it is not clear which is meant.
+func bearer(h http.Header, fam openai.Family) (string, bool) {
+	values := h["Authorization"]
+	if other := h["X-Api-Key"]; fam == openai.FamilyAnthropic && len(other) > 0 {
+		return other[0], len(other) == 1 && len(values) == 0
+	}
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") || token == "" || strings.ContainsAny(token, " ,\t") {
+		return "", false
+	}
+	return token, true
+}
+
+// checkLocal keeps web pages out where no key does: a page of another origin, or one whose name was made to resolve
+// to loopback.
+func (s *Server) checkLocal(r *http.Request) *openai.Error {
+	if err := s.crossOrigin.Check(r); err != nil {
+		return forbidden("Requests from web pages of another origin are refused.")
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return forbidden("Without keys, only the names of this machine itself may be used to reach it.")
+	}
+	return nil
+}
+
+func forbidden(message string) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusForbidden, Type: "invalid_request_error", Code: "forbidden", Message: message, NoRetry: true,
+	}
+}
+
+// clientAddr is who the connection is from: an IPv4 address, or the /64 of an IPv6 one, which is one customer's.
+// Headers that name somebody else are not believed.
+func clientAddr(r *http.Request) netip.Addr {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	addr := ap.Addr().Unmap()
+	if addr.Is6() {
+		if p, err := addr.WithZone("").Prefix(64); err == nil {
+			return p.Addr()
+		}
+	}
+	return addr
+}
+
+// Limits of guessing keys. A guess that has the right form costs a look-up; no guess ever succeeds by luck.
+const (
+	guessBurst   = 60
+	guessRefill  = time.Second // one more guess each
+	maxGuesses   = 4096        // addresses that are remembered
+	guessMaxWait = time.Minute
+)
+
+// guesses counts requests with unknown keys by address.
+type guesses struct {
+	mu   sync.Mutex
+	from map[netip.Addr]*guesser
+}
+
+type guesser struct {
+	left float64
+	at   time.Time
+}
+
+// blocked returns how long the address must wait before another key of it is looked at; 0: not at all.
+func (g *guesses) blocked(addr netip.Addr) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := g.from[addr]
+	if b == nil {
+		return 0
+	}
+	if b.refill(time.Now()); b.left >= 1 {
+		return 0
+	}
+	return min(time.Duration((1-b.left)*float64(guessRefill))+time.Second, guessMaxWait)
+}
+
+// failed notes a guess.
+func (g *guesses) failed(addr netip.Addr) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	b := g.from[addr]
+	if b == nil {
+		if g.from == nil || len(g.from) >= maxGuesses {
+			g.from = map[netip.Addr]*guesser{} // a flood from everywhere only costs the memory of it
+		}
+		b = &guesser{left: guessBurst, at: now}
+		g.from[addr] = b
+	}
+	b.refill(now)
+	b.left = max(b.left-1, 0)
+}
+
+func (b *guesser) refill(now time.Time) {
+	b.left = min(b.left+float64(now.Sub(b.at))/float64(guessRefill), guessBurst)
+	b.at = now
+}

@@ -1,0 +1,85 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"iop/gateway/admission"
+	"iop/state"
+)
+
+// Defaults of Config.
+const (
+	DefaultMaxBodyBytes = 64 << 20
+	DefaultBodyBudget   = 512 << 20
+	DefaultTotalTimeout = 30 * time.Minute
+	DefaultDrainTimeout = 30 * time.Second
+)
+
+// Who may call the public API.
+const (
+	AuthKeys = "keys" // who presents an API key
+	AuthNone = "none" // anyone who reaches the listener, which must be on loopback
+)
+
+// Config configures a Server.
+type Config struct {
+	Store       *state.Store // required; stays the caller's to close
+	Listen      string       // required: host:port of the public API and the tunnel
+	AdminListen string       // required: host:port of the admin API and /metrics
+
+	// Optional.
+	EdgeID            string        // told to Nodes, and the pseudonym in Via; default a random one
+	Auth              string        // AuthKeys (default) or AuthNone
+	TLSCert, TLSKey   string        // PEM files; both or none
+	MaxBodyBytes      int64         // of one request; default DefaultMaxBodyBytes
+	BodyBudget        int64         // of all requests together; default DefaultBodyBudget
+	QueueLimit        int           // requests that wait for one model; default admission.DefaultQueueLimit
+	QueueTimeout      time.Duration // how long one waits; default: as long as TotalTimeout allows
+	TotalTimeout      time.Duration // of one request; default DefaultTotalTimeout
+	DrainTimeout      time.Duration // how long runs may finish when Run's context ends; default DefaultDrainTimeout
+	MaxStreamsPerNode int           // default the tunnel's
+	Logger            *slog.Logger  // default slog.Default()
+}
+
+// checked returns c with defaults filled in.
+func (c Config) checked() (Config, error) {
+	switch {
+	case c.Store == nil:
+		return c, errors.New("gateway: Store is required")
+	case c.Listen == "":
+		return c, errors.New("gateway: Listen is required")
+	case c.AdminListen == "":
+		return c, errors.New("gateway: AdminListen is required")
+	case (c.TLSCert == "") != (c.TLSKey == ""):
+		return c, errors.New("gateway: TLSCert and TLSKey must be given together")
+	case c.Auth != "" && c.Auth != AuthKeys && c.Auth != AuthNone:
+		return c, fmt.Errorf("gateway: Auth must be %q or %q, not %q", AuthKeys, AuthNone, c.Auth)
+	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.QueueTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0:
+		return c, errors.New("gateway: a limit or timeout must not be negative")
+	}
+	setDefault(&c.EdgeID, "edge-"+randomHex(8))
+	setDefault(&c.Auth, AuthKeys)
+	setDefault(&c.MaxBodyBytes, DefaultMaxBodyBytes)
+	setDefault(&c.BodyBudget, DefaultBodyBudget)
+	setDefault(&c.QueueLimit, admission.DefaultQueueLimit)
+	setDefault(&c.TotalTimeout, DefaultTotalTimeout)
+	setDefault(&c.QueueTimeout, c.TotalTimeout)
+	setDefault(&c.DrainTimeout, DefaultDrainTimeout)
+	if c.BodyBudget < c.MaxBodyBytes {
+		return c, fmt.Errorf("gateway: BodyBudget (%d) must be at least MaxBodyBytes (%d)", c.BodyBudget, c.MaxBodyBytes)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

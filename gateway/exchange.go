@@ -1,0 +1,370 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"iop/execution"
+	"iop/gateway/admission"
+	"iop/gateway/registry"
+	"iop/openai"
+	"iop/state"
+	"iop/tunnel"
+	"iop/tunnel/wire"
+)
+
+const (
+	// keepAlive is the longest silence on an event stream: past 30 s some intermediaries cut it.
+	keepAlive = 15 * time.Second
+	// maxDispatches bounds how often one request may be opened on a Node, whatever the reasons.
+	maxDispatches = 8
+	// endPatience is how long a client that is told that its run was cancelled waits for the Node's own word on it,
+	// which has the usage.
+	endPatience = time.Second
+	// deadlineGrace is how much longer than a Node the Edge waits for a run's deadline, so that the Node speaks first.
+	deadlineGrace = 2 * time.Second
+)
+
+// exchange is one request, from its envelope to its last byte. It belongs to the handler's goroutine.
+type exchange struct {
+	// Static.
+	s         *Server
+	w         http.ResponseWriter
+	r         *http.Request
+	op        *openai.Operation
+	fam       openai.Family
+	requestID string
+	key       *state.Key
+	env       openai.Envelope
+	events    bool // the client wants an event stream
+	withhold  bool // it gets no usage-only event, as it did not ask for one
+	body      []byte
+	headers   []*wire.Header
+	rec       *record
+
+	// Time. The timer runs for the earliest of what is due and is looked at when it rings, not reset at each byte.
+	started  time.Time
+	deadline time.Time
+	queueEnd time.Time // while queued, else zero
+	spoke    time.Time // the last byte to the client
+	timer    *time.Timer
+
+	// Of the dispatch.
+	line     uint64           // in the queue
+	avoid    admission.Target // a target that failed
+	retried  bool             // on another target, for a failure of the provider
+	noUsage  bool             // the provider refused stream_options
+	usedBody []byte           // with include_usage, or nil
+	extra    int64            // held of the body budget for usedBody
+
+	reply reply
+}
+
+// ready is what an exchange waits for.
+type event uint8
+
+const (
+	eventReady    event = iota // what was waited for
+	eventGone                  // the client
+	eventKilled                // somebody cancelled the run; x.killed says how
+	eventDeadline              // the run's own
+	eventQueueEnd              // it waited too long
+)
+
+// verdict is what came of one dispatch.
+type verdict struct {
+	terminal execution.Terminal
+	next     next
+	// problem is what the client is told if this was the last dispatch; nil if it has its answer, or is gone.
+	problem *openai.Error
+	// raw is a provider's error that passes as it is, in place of problem.
+	raw *rawReply
+}
+
+// next is what may follow a dispatch.
+type next uint8
+
+const (
+	nextNothing   next = iota // that was it
+	nextAgain                 // nothing was done: dispatch again, wherever
+	nextElsewhere             // dispatch once more, on another target
+	nextPlain                 // dispatch once more without asking for usage
+)
+
+// run drives the request to its end and returns how it ended. abort: the response must be cut off.
+func (x *exchange) run() (end ending, abort bool) {
+	x.timer = time.NewTimer(x.alarmIn(x.started))
+	defer x.timer.Stop()
+	v := x.dispatch()
+	if x.extra > 0 {
+		x.s.bodies.give(x.extra)
+	}
+	abort = x.conclude(&v)
+	return ending{
+		terminal: v.terminal, status: x.reply.status, bytes: x.reply.bytes, firstByte: x.reply.firstByte,
+		total: time.Since(x.started),
+	}, abort
+}
+
+// dispatch opens the run, as often as the outcome allows, and returns the last verdict.
+func (x *exchange) dispatch() verdict {
+	var former *verdict // of the target to avoid
+	for attempt := 1; ; attempt++ {
+		ticket, v := x.admit()
+		if ticket == nil {
+			if former != nil && v.next == nextElsewhere {
+				return *former // there is no other
+			}
+			return v
+		}
+		x.line = ticket.Line
+		run, err := x.open(ticket, attempt)
+		if err != nil {
+			v = openVerdict(ticket, err)
+		} else {
+			x.rec.opened(run, ticket)
+			v = x.relay(run, ticket)
+		}
+		if v.next == nextNothing || attempt == maxDispatches {
+			return v
+		}
+		x.rec.requeued()
+		switch v.next {
+		case nextElsewhere:
+			if x.retried {
+				return v
+			}
+			saved := v
+			x.retried, x.avoid, former = true, ticket.Target, &saved
+		case nextPlain:
+			x.noUsage = true
+			x.s.refusesUsage(ticket.Target)
+		}
+	}
+}
+
+// admit waits for a ticket. Without one, the verdict says why; its next is nextElsewhere if only the avoided target is
+// left.
+func (x *exchange) admit() (*admission.Ticket, verdict) {
+	ticket, waiter, err := x.s.adm.Acquire(admission.Request{Model: x.env.Model, Avoid: x.avoid, Line: x.line})
+	if waiter != nil {
+		began := time.Now()
+		x.queueEnd = began.Add(x.s.cfg.QueueTimeout)
+		x.rearm(began)
+		ev := x.wait(waiter.Ready())
+		x.queueEnd = time.Time{}
+		x.rec.waited(time.Since(began))
+		if ev != eventReady {
+			waiter.Leave()
+			return nil, x.interrupted(ev)
+		}
+		ticket, err = waiter.Result()
+	}
+	if err != nil {
+		return nil, admitVerdict(x.env.Model, err)
+	}
+	return ticket, verdict{}
+}
+
+// admitVerdict says why there is no ticket.
+func admitVerdict(model string, err error) verdict {
+	v := verdict{terminal: execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeCapacity, Detail: err.Error()}}
+	full, isFull := errors.AsType[*admission.QueueFullError](err)
+	switch {
+	case isFull:
+		v.problem = openai.QueueFull(full.RetryAfter)
+	case errors.Is(err, admission.ErrUnknownModel):
+		v.terminal.Code = execution.CodeUnknownProvider
+		v.problem = openai.ModelNotFound(model)
+	case errors.Is(err, admission.ErrNoOther):
+		v.terminal.Code = execution.CodeUnknownProvider
+		v.problem, v.next = openai.NoNodeAvailable(time.Second), nextElsewhere
+	case errors.Is(err, admission.ErrClosed):
+		v.terminal.Code = execution.CodeDraining
+		v.problem = openai.Overloaded(time.Second)
+	default:
+		v.terminal.Code = execution.CodeInternal
+		v.problem = openai.Internal()
+	}
+	return v
+}
+
+// open hands the run to the session that the ticket names.
+func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, error) {
+	body, withhold, err := x.bodyFor(ticket.Target)
+	if err != nil {
+		return nil, err
+	}
+	return x.s.reg.Open(ticket.Target, tunnel.OpenSpec{
+		Open: &wire.Open{
+			RunId:     string(x.rec.id),
+			Attempt:   uint32(attempt),
+			SessionId: x.env.SessionID,
+			TimeoutMs: uint32(max(time.Until(x.deadline).Milliseconds(), 1)),
+			Kind: &wire.Open_ProviderTunnel{ProviderTunnel: &wire.ProviderTunnelRequest{
+				Provider:      string(ticket.Target.Provider),
+				Model:         x.env.Model,
+				Operation:     x.op.Name,
+				Headers:       x.headers,
+				Stream:        x.env.Stream,
+				WithholdUsage: withhold,
+			}},
+		},
+		Body:     body,
+		Released: ticket.Release,
+	})
+}
+
+// errBudget says that a second copy of the body has no room.
+var errBudget = errors.New("no room for the request body")
+
+// bodyFor returns what the provider is sent: the client's body, and where the client wants a stream without its usage,
+// the same with the usage asked for, which is then withheld.
+func (x *exchange) bodyFor(t admission.Target) (body []byte, withhold bool, err error) {
+	if !x.withhold || x.noUsage || x.s.usageRefused(t) {
+		return x.body, false, nil
+	}
+	if x.usedBody == nil {
+		n := int64(len(x.body))
+		if !x.s.bodies.take(n) {
+			return nil, false, errBudget
+		}
+		x.extra = n
+		x.usedBody = x.env.Rewrite(x.body, openai.RewriteSpec{IncludeUsage: true})
+	}
+	return x.usedBody, true, nil
+}
+
+// openVerdict says what follows an Open that sent nothing.
+func openVerdict(t *admission.Ticket, err error) verdict {
+	v := verdict{
+		terminal: execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeDraining, Detail: err.Error()},
+		problem:  openai.NoNodeAvailable(time.Second),
+		next:     nextAgain,
+	}
+	switch {
+	case errors.Is(err, registry.ErrGone):
+		t.Release()
+	case errors.Is(err, tunnel.ErrTooManyStreams):
+		v.terminal.Code = execution.CodeCapacity
+		t.Refused()
+	case errors.Is(err, errBudget):
+		t.Release()
+		v.terminal.Code, v.problem, v.next = execution.CodeCapacity, openai.Overloaded(budgetWait), nextNothing
+	default:
+		t.Release()
+		v.terminal.Code, v.problem, v.next = execution.CodeInternal, openai.Internal(), nextNothing
+	}
+	return v
+}
+
+// wait waits for ready, the client's going, a cancel or a deadline, and keeps an event stream alive meanwhile.
+func (x *exchange) wait(ready <-chan struct{}) event {
+	for {
+		select {
+		case <-ready:
+			return eventReady
+		case <-x.r.Context().Done():
+			return eventGone
+		case code := <-x.rec.kill:
+			x.reply.killed = code
+			return eventKilled
+		case now := <-x.timer.C:
+			if ev := x.alarm(now); ev != eventReady {
+				return ev
+			}
+		}
+	}
+}
+
+// alarm looks at what is due, and sets the timer anew. eventReady: nothing that ends the wait.
+func (x *exchange) alarm(now time.Time) event {
+	switch {
+	case !now.Before(x.deadline.Add(deadlineGrace)), !x.queueEnd.IsZero() && !now.Before(x.deadline):
+		return eventDeadline
+	case !x.queueEnd.IsZero() && !now.Before(x.queueEnd):
+		return eventQueueEnd
+	}
+	if x.keepsAlive() && now.Sub(x.spoke) >= keepAlive {
+		if !x.ping(now) {
+			return eventGone
+		}
+	}
+	x.rearm(now)
+	return eventReady
+}
+
+// rearm sets the timer for what is due next.
+func (x *exchange) rearm(now time.Time) { x.timer.Reset(x.alarmIn(now)) }
+
+func (x *exchange) alarmIn(now time.Time) time.Duration {
+	due := x.deadline.Add(deadlineGrace)
+	if !x.queueEnd.IsZero() {
+		due = x.queueEnd
+		if x.deadline.Before(due) {
+			due = x.deadline
+		}
+	}
+	if x.keepsAlive() {
+		next := x.spoke.Add(keepAlive)
+		if !next.After(now) {
+			next = now.Add(keepAlive) // inside an event nothing may be said
+		}
+		if next.Before(due) {
+			due = next
+		}
+	}
+	return due.Sub(now)
+}
+
+// interrupted is the verdict of a wait that ended before its time, with no run open.
+func (x *exchange) interrupted(ev event) verdict {
+	v := verdict{terminal: execution.Terminal{Outcome: execution.Cancelled, Code: x.codeOf(ev)}}
+	switch ev {
+	case eventQueueEnd, eventDeadline:
+		v.problem = openai.QueueTimeout()
+	case eventKilled:
+		v.problem = problemOf(v.terminal)
+	}
+	return v
+}
+
+// codeOf is the code that a run is cancelled with because of ev.
+func (x *exchange) codeOf(ev event) execution.Code {
+	switch ev {
+	case eventGone:
+		x.reply.gone = true
+		return execution.CodeClientGone
+	case eventKilled:
+		return x.reply.killed
+	}
+	return execution.CodeDeadline
+}
+
+// detach waits for the end of a run whose answer nobody gets any more, as long as that is worth it: the Node's word
+// has the usage. The tunnel makes an end itself when the Node stays silent.
+func (x *exchange) detach(run registry.Run, code execution.Code) execution.Terminal {
+	run.Cancel(code, code.String())
+	patience := endPatience
+	if code == execution.CodeClientGone {
+		patience = time.Minute // nobody is kept waiting
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), patience)
+	defer cancel()
+	for {
+		if b, ok := run.Take(); ok {
+			if b.End != nil {
+				return *b.End
+			}
+			continue
+		}
+		select {
+		case <-run.Ready():
+		case <-ctx.Done():
+			run.Abandon(code, code.String())
+			return execution.Terminal{Outcome: execution.Cancelled, Code: code, Phase: run.Phase()}
+		}
+	}
+}

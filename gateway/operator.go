@@ -1,0 +1,204 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"iop/execution"
+	"iop/gateway/admin"
+	"iop/gateway/admission"
+	"iop/gateway/registry"
+	"iop/state"
+	"iop/tunnel"
+	"iop/tunnel/wire"
+)
+
+// operator is the Edge as the admin API sees it.
+type operator struct{ s *Server }
+
+// Status implements admin.Edge.
+func (o operator) Status() admin.Status {
+	s := o.s
+	counts := s.reg.Counts()
+	places, queued := s.adm.Counts()
+	st := admin.Status{
+		EdgeID: s.cfg.EdgeID, Version: version(), Started: s.started.UTC(), UptimeSeconds: int64(time.Since(s.started).Seconds()),
+		Draining: s.draining.Load(), Listen: s.Addr().String(),
+		NodesOnline: counts.Online, Sessions: counts.Sessions, Streams: counts.Streams,
+		RunsInFlight: int(s.runs.live.Load()), Queued: queued, PlacesTaken: places, BodyBytes: s.bodies.used.Load(),
+		Flapping: []string{}, Models: []string{},
+	}
+	for _, n := range s.reg.Nodes() {
+		if n.Flapping {
+			st.Flapping = append(st.Flapping, string(n.Node))
+		}
+	}
+	for _, m := range s.reg.Models() {
+		st.Models = append(st.Models, m.ID)
+	}
+	return st
+}
+
+// version is the module's version or the revision that the binary was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return cmp.Or(info.Main.Version, "unknown")
+}
+
+// Nodes implements admin.Edge.
+func (o operator) Nodes() []admin.Node {
+	load := map[admission.Target]int{}
+	for _, p := range o.s.adm.Stats().Places {
+		load[p.Target] = p.InFlight
+	}
+	views := o.s.reg.Nodes()
+	nodes := make([]admin.Node, 0, len(views))
+	for i := range views {
+		nodes = append(nodes, nodeView(&views[i], load))
+	}
+	return nodes
+}
+
+func nodeView(v *registry.NodeView, load map[admission.Target]int) admin.Node {
+	n := admin.Node{
+		Node: v.Node, State: "offline", Flapping: v.Flapping, LastSeen: v.LastSeen.UTC(), LastCause: v.LastCause,
+		Sessions: make([]admin.Session, 0, len(v.Sessions)),
+	}
+	for i := range v.Sessions {
+		s := &v.Sessions[i]
+		n.Sessions = append(n.Sessions, sessionView(v.Node, s, load))
+		if s.Current && s.State != "registered" {
+			n.State = s.State
+		}
+	}
+	if v.Drained && n.State == "online" {
+		n.State = "drained"
+	}
+	return n
+}
+
+func sessionView(node execution.NodeID, v *registry.SessionView, load map[admission.Target]int) admin.Session {
+	s := admin.Session{
+		Generation: v.Generation, Current: v.Current, State: v.State, Remote: v.Remote, JoinToken: v.TokenID,
+		BootID: v.BootID, Since: v.Since.UTC(), RTTMS: millis(v.RTT), OpenRuns: v.OpenRuns,
+		Labels: map[string]string{}, Providers: []admin.Provider{},
+	}
+	if v.Info == nil {
+		return s
+	}
+	s.Version = v.Info.Version
+	if v.Info.Labels != nil {
+		s.Labels = v.Info.Labels
+	}
+	for _, p := range v.Info.Providers {
+		s.Providers = append(s.Providers, admin.Provider{
+			ID: p.ID, Adapter: p.Adapter, Health: healthName(p.Health), Capacity: p.Capacity,
+			InFlight: load[admission.Target{Node: node, Generation: v.Generation, Provider: p.ID}],
+			Models:   modelsOf(v.Info, p.ID),
+		})
+	}
+	return s
+}
+
+func modelsOf(info *tunnel.NodeInfo, id execution.ProviderID) []string {
+	names := []string{}
+	for _, m := range info.Models {
+		if m.Provider == id {
+			names = append(names, m.ID)
+		}
+	}
+	return names
+}
+
+func healthName(h wire.Health) string {
+	switch h {
+	case wire.Health_HEALTH_OK:
+		return "ok"
+	case wire.Health_HEALTH_HUNG:
+		return "hung"
+	case wire.Health_HEALTH_GONE:
+		return "gone"
+	}
+	return "unknown"
+}
+
+// Runs implements admin.Edge.
+func (o operator) Runs() []admin.Run {
+	records := o.s.runs.list()
+	slices.SortFunc(records, func(a, b *record) int { return b.started.Compare(a.started) })
+	views := make([]admin.Run, len(records))
+	for i, rec := range records {
+		views[i] = rec.operatorView()
+	}
+	return views
+}
+
+func (rec *record) operatorView() admin.Run {
+	phase := rec.phase()
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	v := admin.Run{
+		ID: rec.id, RequestID: rec.requestID, Key: rec.key, Operation: rec.op, Model: rec.model, Stream: rec.stream,
+		State: stateNames[rec.state], Phase: phase.String(), Started: rec.started.UTC(), QueueMS: rec.queued.Milliseconds(),
+		DurationMS: millis(time.Since(rec.started)),
+		Node:       rec.target.Node, Generation: rec.target.Generation, Provider: rec.target.Provider,
+		Reason: rec.reason.String(), Attempts: rec.attempts,
+	}
+	if rec.state == runEnded {
+		t := &rec.end.terminal
+		v.Outcome, v.Code, v.Detail, v.Status = t.Outcome.String(), t.Code.String(), t.Detail, rec.end.status
+		v.TTFBMS, v.DurationMS, v.Bytes = millis(rec.end.firstByte), millis(rec.end.total), rec.end.bytes
+		if u := t.Usage; u.Known {
+			v.Usage = &u
+		}
+	}
+	return v
+}
+
+// Follow implements admin.Edge.
+func (o operator) Follow(ctx context.Context, f func(admin.Run) error) error {
+	w := o.s.runs.watch()
+	defer o.s.runs.unwatch(w)
+	for {
+		select {
+		case rec := <-w.ended:
+			if err := f(rec.operatorView()); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-o.s.ended:
+			return nil
+		}
+	}
+}
+
+// CancelRun implements admin.Edge.
+func (o operator) CancelRun(id execution.RunID) bool {
+	rec := o.s.runs.find(id)
+	if rec == nil {
+		return false
+	}
+	rec.cancel(execution.CodeCancelledByOperator)
+	return true
+}
+
+// DrainNode implements admin.Edge.
+func (o operator) DrainNode(node execution.NodeID) error { return o.s.reg.DrainNode(node) }
+
+// ResumeNode implements admin.Edge.
+func (o operator) ResumeNode(node execution.NodeID) error { return o.s.reg.ResumeNode(node) }
+
+// CloseToken implements admin.Edge.
+func (o operator) CloseToken(token state.JoinTokenID) int { return o.s.reg.CloseToken(token) }

@@ -1,0 +1,216 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"iop/execution"
+	"iop/openai"
+)
+
+const (
+	tunnelPath   = "/tunnel/v1"
+	modelsPath   = "/v1/models"
+	modelPrefix  = modelsPath + "/"
+	runPrefix    = "/iop/v1/runs/"
+	cancelSuffix = "/cancel"
+	// readyWait bounds how long /readyz waits for the state.
+	readyWait = 2 * time.Second
+)
+
+// operations is the closed table by path. Paths match as they are after net/url's decoding: a path that must be
+// cleaned first is unknown here.
+var operations = func() map[string]*openai.Operation {
+	m := map[string]*openai.Operation{}
+	for _, op := range openai.Operations() {
+		m[op.Path] = &op
+	}
+	return m
+}()
+
+// servePublic is the public listener's handler.
+func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
+	defer s.recovered(w, r)
+	path := r.URL.Path
+	if op := operations[path]; op != nil {
+		if r.Method == op.Method {
+			s.serveOperation(w, r, op)
+		} else {
+			s.answer(w, r, openai.MethodNotAllowed(path, op.Method))
+		}
+		return
+	}
+	switch {
+	case path == tunnelPath:
+		if s.allow(w, r, http.MethodGet) {
+			s.acceptor.ServeHTTP(w, r)
+		}
+	case path == modelsPath:
+		if s.allow(w, r, http.MethodGet) {
+			s.serveModels(w, r)
+		}
+	case strings.HasPrefix(path, modelPrefix) && len(path) > len(modelPrefix):
+		if s.allow(w, r, http.MethodGet) {
+			s.serveModel(w, r, path[len(modelPrefix):])
+		}
+	case strings.HasPrefix(path, runPrefix):
+		s.serveRun(w, r, path[len(runPrefix):])
+	case path == "/healthz":
+		plain(w, http.StatusOK, "ok\n")
+	case path == "/readyz":
+		s.serveReady(w, r)
+	default:
+		s.answer(w, r, openai.UnknownPath(path))
+	}
+}
+
+// allow answers 405 unless the method is the one; HEAD counts as GET.
+func (s *Server) allow(w http.ResponseWriter, r *http.Request, method string) bool {
+	if r.Method == method || method == http.MethodGet && r.Method == http.MethodHead {
+		return true
+	}
+	s.answer(w, r, openai.MethodNotAllowed(r.URL.Path, method))
+	return false
+}
+
+// answer refuses a request that is no run.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, e *openai.Error) {
+	openai.WriteError(w, familyOf(r.URL.Path), newRequestID(), e)
+}
+
+// familyOf says whose error shape a path has.
+func familyOf(path string) openai.Family {
+	switch {
+	case path == "/v1/messages" || strings.HasPrefix(path, "/v1/messages/"):
+		return openai.FamilyAnthropic
+	case strings.HasPrefix(path, "/api/"):
+		return openai.FamilyOllama
+	}
+	return openai.FamilyOpenAI
+}
+
+func plain(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text))
+}
+
+// serveReady says whether requests should come here: the state answers, and the Edge is not on its way out.
+func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
+	if s.draining.Load() {
+		plain(w, http.StatusServiceUnavailable, "draining\n")
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readyWait)
+	defer cancel()
+	if err := s.cfg.Store.Ping(ctx); err != nil {
+		s.log.Warn("not ready", "error", err)
+		plain(w, http.StatusServiceUnavailable, "the state does not answer\n")
+		return
+	}
+	plain(w, http.StatusOK, "ready\n")
+}
+
+// recovered keeps a panic of one request from ending the process.
+func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
+	p := recover()
+	switch p {
+	case nil:
+		return
+	case http.ErrAbortHandler:
+		panic(p) // ours, to net/http
+	}
+	s.log.Error("panic while serving a request", "method", r.Method, "panic", p, "stack", string(debug.Stack()))
+	s.metrics.panics.Inc()
+	panic(http.ErrAbortHandler)
+}
+
+// serveOperation runs one request.
+func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *openai.Operation) {
+	x := &exchange{
+		s: s, w: w, r: r, op: op, fam: familyOf(op.Path), requestID: newRequestID(), started: time.Now(),
+	}
+	x.spoke = x.started
+	x.deadline = x.started.Add(s.cfg.TotalTimeout)
+	x.reply.border = true
+	held, e := x.intake()
+	defer func() { s.bodies.give(held) }()
+	if e != nil {
+		s.refused(x, e)
+		return
+	}
+	s.runs.begin(x.rec)
+	finished := false
+	defer func() {
+		if !finished { // a panic
+			s.finish(x, ending{terminal: execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal}})
+		}
+	}()
+	end, abort := x.run()
+	finished = true
+	s.finish(x, end)
+	if abort {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// intake authenticates the caller, reads the body and looks at it. held is what the body holds of the budget.
+func (x *exchange) intake() (held int64, e *openai.Error) {
+	s, r := x.s, x.r
+	if x.key, e = s.authenticate(r, x.fam); e != nil {
+		return 0, e
+	}
+	switch {
+	case s.looped(r.Header):
+		return 0, loopError()
+	case s.draining.Load():
+		x.w.Header().Set("Connection", "close")
+		return 0, openai.Overloaded(time.Second)
+	}
+	if x.body, held, e = s.readBody(x.w, r); e != nil {
+		return held, e
+	}
+	contentType := ""
+	if v := r.Header["Content-Type"]; len(v) > 0 {
+		contentType = v[0]
+	}
+	if x.env, e = look(x.op, contentType, x.body); e != nil {
+		return held, e
+	}
+	if !x.key.AllowsModel(x.env.Model) {
+		return held, openai.ModelNotAllowed(x.env.Model)
+	}
+	x.events = x.env.Stream && x.op.Streams() && x.op.Stream != openai.StreamNone
+	x.withhold = x.events && x.op.IncludeUsage && !x.env.IncludeUsage
+	x.headers = s.forwardHeaders(r.Header)
+	x.rec = &record{
+		id: execution.NewRunID(), requestID: x.requestID, clientID: clientRequestID(r.Header), key: x.key.ID,
+		op: x.op.Name, model: x.env.Model, stream: x.env.Stream, started: x.started,
+		kill: make(chan execution.Code, 1),
+	}
+	return held, nil
+}
+
+func loopError() *openai.Error {
+	e := openai.InvalidRequest("", "This request has passed this gateway before: one of its providers leads back to it.")
+	e.Code = "request_loop"
+	return e
+}
+
+// clientRequestID is the id by which the client knows its request, as far as it is fit for a log line.
+func clientRequestID(h http.Header) string {
+	v := h["X-Client-Request-Id"]
+	if len(v) == 0 || len(v[0]) > 128 {
+		return ""
+	}
+	for i := range len(v[0]) {
+		if c := v[0][i]; c <= ' ' || c > '~' {
+			return ""
+		}
+	}
+	return v[0]
+}

@@ -1,0 +1,503 @@
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"iop/execution"
+	"iop/gateway/admission"
+	"iop/gateway/registry"
+	"iop/openai"
+	"iop/tunnel"
+	"iop/tunnel/wire"
+)
+
+const (
+	// gatherLimit is how much of an answer that is not streamed is gathered before any of it is sent: below it a
+	// broken answer can still become an error status, and the whole goes out in one write.
+	gatherLimit = 64 << 10
+	// errorLimit bounds how much of a provider's error is kept.
+	errorLimit = 256 << 10
+	// writeSilence is how long a client may accept no byte until it counts as gone. writeRefresh later at most, as the
+	// deadline is not moved at each write.
+	writeSilence = 5 * time.Minute
+	writeRefresh = 30 * time.Second
+	// maxRetryAfter caps what a provider says.
+	maxRetryAfter = 60 * time.Second
+	// firstEventError is the header by which a Node says that the error it sends as a body came as the first event of
+	// an event stream.
+	firstEventError = "x-iop-first-event-error"
+)
+
+// reply is what the client got so far. It outlives a dispatch.
+type reply struct {
+	status    int  // 0 until the head was sent
+	events    bool // the head promised an event stream
+	answered  bool // bytes of the provider's answer went out: no second dispatch
+	gone      bool // a write failed
+	border    bool // nothing, or an event's end, was written last
+	bytes     int64
+	firstByte time.Duration
+	tail      [16]byte // the last bytes of an event stream
+	killed    execution.Code
+	patience  time.Time // when the write deadline was last moved
+	opaque    bool      // this dispatch's answer is no event stream: nothing may be put in
+}
+
+// answer is what one dispatch brought so far.
+type answer struct {
+	head   *wire.Head // nil until HEAD
+	status int
+	kind   string // the Content-Type
+	length int64  // of the body, -1 if unknown
+	sse    bool   // an event stream
+	gather bool   // nothing is sent before the end
+	buf    []byte // gathered
+}
+
+// relay passes what comes from one run on to the client, until its end.
+func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) verdict {
+	x.reply.opaque = false
+	var a answer
+	for {
+		b, ok := run.Take()
+		if !ok {
+			if ev := x.wait(run.Ready()); ev != eventReady {
+				return x.cut(run, ev)
+			}
+			continue
+		}
+		if b.Head != nil {
+			x.read(&a, b.Head)
+		}
+		if len(b.Data) > 0 && !x.take(&a, &b) {
+			return x.cut(run, eventGone)
+		}
+		if b.End != nil {
+			return x.finish(&a, b.End, run, ticket)
+		}
+	}
+}
+
+// cut ends a run whose answer is not wanted any more.
+func (x *exchange) cut(run registry.Run, ev event) verdict {
+	code := x.codeOf(ev)
+	t := x.detach(run, code)
+	if t.Outcome == execution.Completed {
+		t.Outcome, t.Code = execution.Cancelled, code // it came too late
+	}
+	v := verdict{terminal: t}
+	if ev != eventGone {
+		v.problem = problemOf(execution.Terminal{Code: code})
+	}
+	return v
+}
+
+// read looks at the head and decides how the body goes on.
+func (x *exchange) read(a *answer, h *wire.Head) {
+	a.head, a.status, a.length = h, int(h.Status), -1
+	for _, f := range h.Headers {
+		switch f.Name {
+		case "content-type":
+			a.kind = f.Value
+		case "content-length":
+			if n, err := strconv.ParseInt(f.Value, 10, 64); err == nil && n >= 0 {
+				a.length = n
+			}
+		}
+	}
+	ok := a.status >= 200 && a.status < 300
+	a.sse = ok && isMedia(a.kind, "text/event-stream")
+	switch {
+	case !ok, x.reply.status != 0 && !a.sse:
+		a.gather = true
+	case a.sse:
+	case a.length >= 0:
+		a.gather = a.length <= gatherLimit
+	default:
+		a.gather = !x.env.Stream && isMedia(a.kind, "application/json")
+	}
+	x.reply.opaque = !a.sse
+}
+
+// isMedia compares a media type, whatever parameters follow it.
+func isMedia(value, media string) bool {
+	return len(value) >= len(media) && strings.EqualFold(value[:len(media)], media) &&
+		(len(value) == len(media) || value[len(media)] == ';' || value[len(media)] == ' ')
+}
+
+// take passes body bytes on, or gathers them. It returns false if the client is gone.
+func (x *exchange) take(a *answer, b *tunnel.Batch) bool {
+	if !a.gather {
+		return x.send(a, b.Data, b.AtBorder, b.End)
+	}
+	ok := a.status < 300
+	switch {
+	case !ok:
+		a.buf = append(a.buf, b.Data[:min(len(b.Data), errorLimit-len(a.buf))]...)
+	case b.End != nil && a.buf == nil:
+		a.buf = b.Data // the last batch: the bytes stay
+	case len(a.buf)+len(b.Data) > gatherLimit && x.reply.status == 0:
+		a.gather = false
+		head := a.buf
+		a.buf = nil
+		return (len(head) == 0 || x.send(a, head, false, nil)) && x.send(a, b.Data, b.AtBorder, b.End)
+	case len(a.buf) <= gatherLimit:
+		a.buf = append(a.buf, b.Data...)
+	}
+	return true
+}
+
+// send writes bytes of the answer, after the head where it was not sent. All of them go out at once, unless the
+// response ends right after.
+func (x *exchange) send(a *answer, data []byte, border bool, end *execution.Terminal) bool {
+	now := time.Now()
+	if x.reply.status == 0 {
+		if a.length < 0 && !a.sse && end != nil && end.Outcome == execution.Completed {
+			a.length = int64(len(data))
+		}
+		x.commit(a, now)
+	}
+	if !x.reply.answered {
+		x.reply.answered = true
+		x.reply.firstByte = now.Sub(x.started)
+	}
+	if !x.write(data, now, end == nil) {
+		return false
+	}
+	x.reply.border = border
+	if a.sse {
+		x.reply.remember(data)
+	}
+	return true
+}
+
+// remember keeps the end of what was written, to know whether a stream was over.
+func (r *reply) remember(data []byte) {
+	n := len(r.tail)
+	if len(data) >= n {
+		copy(r.tail[:], data[len(data)-n:])
+		return
+	}
+	copy(r.tail[:], r.tail[len(data):])
+	copy(r.tail[n-len(data):], data)
+}
+
+// write writes to the client; flush sends it at once. False: the client is gone.
+func (x *exchange) write(data []byte, now time.Time, flush bool) bool {
+	x.refreshDeadline(now)
+	n, err := x.w.Write(data)
+	x.reply.bytes += int64(n)
+	if err == nil && flush {
+		err = http.NewResponseController(x.w).Flush()
+	}
+	x.spoke = now
+	x.reply.gone = x.reply.gone || err != nil
+	return err == nil
+}
+
+// refreshDeadline gives the client time to take what is written next.
+func (x *exchange) refreshDeadline(now time.Time) {
+	if now.Sub(x.reply.patience) > writeRefresh {
+		x.reply.patience = now
+		_ = http.NewResponseController(x.w).SetWriteDeadline(now.Add(writeSilence + writeRefresh))
+	}
+}
+
+// keepsAlive reports whether comments may fill the silence.
+func (x *exchange) keepsAlive() bool { return x.events && !x.reply.opaque && !x.reply.gone }
+
+// pingLine is a comment. No blank line follows: some parsers take that for an event without data.
+var pingLine = []byte(": ping\n")
+
+// ping fills the silence, if it is one between events. False: the client is gone.
+func (x *exchange) ping(now time.Time) bool {
+	if x.reply.status == 0 {
+		x.commit(nil, now)
+	} else if !x.reply.border {
+		return true
+	}
+	return x.write(pingLine, now, true)
+}
+
+// commit sends the head of the response: the provider's, or without one (a nil) that of an event stream.
+func (x *exchange) commit(a *answer, now time.Time) {
+	h := x.w.Header()
+	v := make(headerValues, 0, 16)
+	status := http.StatusOK
+	switch {
+	case a == nil:
+		v.set(h, "Content-Type", "text/event-stream; charset=utf-8")
+	default:
+		status = a.status
+		v.copy(h, a.head.Headers)
+		if _, ok := h["Content-Type"]; !ok {
+			h["Content-Type"] = nil // none, rather than net/http's guess
+		}
+		if a.length >= 0 && !a.sse {
+			v.set(h, "Content-Length", strconv.FormatInt(a.length, 10))
+		}
+	}
+	x.reply.events = a == nil || a.sse
+	if x.reply.events || x.env.Stream {
+		v.set(h, "Cache-Control", "no-cache")
+		v.set(h, "X-Accel-Buffering", "no")
+	}
+	x.ownHeaders(h, &v, now)
+	x.reply.status, x.reply.border = status, true
+	x.w.WriteHeader(status)
+}
+
+// ownHeaders sets the headers that every answer of a run has.
+func (x *exchange) ownHeaders(h http.Header, v *headerValues, now time.Time) {
+	v.set(h, "X-Request-Id", x.requestID)
+	if x.fam == openai.FamilyAnthropic {
+		v.set(h, "Request-Id", x.requestID)
+	}
+	v.set(h, "X-Iop-Run-Id", string(x.rec.id))
+	v.set(h, "X-Iop-Queue-Ms", strconv.FormatInt(x.rec.queuedFor().Milliseconds(), 10))
+	v.set(h, "Openai-Processing-Ms", strconv.FormatInt(now.Sub(x.started).Milliseconds(), 10))
+}
+
+// headerValues is the one array behind all values of a response's header.
+type headerValues []string
+
+// set puts a value under a name in canonical form.
+func (v *headerValues) set(h http.Header, name, value string) {
+	*v = append(*v, value)
+	n := len(*v)
+	h[name] = (*v)[n-1 : n : n]
+}
+
+// copy takes over what of a provider's header a client may see. The list is closed, whatever the Node let through.
+func (v *headerValues) copy(h http.Header, fields []*wire.Header) {
+	for _, f := range fields {
+		switch f.Name {
+		case "content-type":
+			v.set(h, "Content-Type", f.Value)
+		case "content-disposition":
+			v.set(h, "Content-Disposition", f.Value)
+		case "content-language":
+			v.set(h, "Content-Language", f.Value)
+		case "content-encoding":
+			v.set(h, "Content-Encoding", f.Value)
+		case "openai-model":
+			v.set(h, "Openai-Model", f.Value)
+		case "openai-version":
+			v.set(h, "Openai-Version", f.Value)
+		case "x-request-id", "request-id":
+			v.set(h, "X-Iop-Provider-Request-Id", f.Value)
+		}
+	}
+}
+
+// finish is the verdict of a run that has ended.
+func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, ticket *admission.Ticket) verdict {
+	v := verdict{terminal: *end}
+	switch {
+	case end.Outcome != execution.Completed && x.reply.answered:
+		v.problem = problemOf(*end)
+	case end.Outcome != execution.Completed:
+		return x.failed(*end, run.OpenWritten(), ticket)
+	case a.head == nil:
+		v.fail(openai.ProviderFailed(""))
+	case a.status >= 300:
+		return x.refused(a, *end, ticket)
+	case a.gather && x.reply.status != 0:
+		v.fail(openai.ProviderFailed("The model's provider answered with no event stream."))
+	case a.gather:
+		a.length = int64(len(a.buf))
+		if len(a.buf) > 0 {
+			x.send(a, a.buf, true, end)
+		} else {
+			x.commitEmpty(a)
+		}
+	case !x.reply.answered && a.sse:
+		v.terminal.Code = execution.CodeProviderTruncated
+		v.fail(openai.ProviderTruncated())
+	case !x.reply.answered:
+		x.commitEmpty(a)
+	}
+	return v
+}
+
+// commitEmpty sends the head of an answer without a body.
+func (x *exchange) commitEmpty(a *answer) {
+	if x.reply.status == 0 {
+		a.length = 0
+		x.commit(a, time.Now())
+	}
+}
+
+// fail makes a completed exchange with a provider a failure.
+func (v *verdict) fail(e *openai.Error) {
+	v.problem = e
+	v.terminal.Outcome = execution.Failed
+	if v.terminal.Code == execution.CodeNone {
+		v.terminal.Code = execution.CodeProviderError
+	}
+}
+
+// rawReply is a provider's error that passes with its own body.
+type rawReply struct {
+	status     int
+	kind       string
+	body       []byte
+	retryAfter time.Duration
+}
+
+// refused is the verdict of an exchange that the provider ended with an error status.
+func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.Ticket) verdict {
+	v := verdict{terminal: end}
+	status, body := a.status, bytes.Clone(a.buf)
+	if header(a.head, firstEventError) != "" {
+		if e := firstEvent(body); e != nil {
+			v.fail(e)
+			if retryable(e.Status) {
+				v.next = nextElsewhere
+			}
+			return v
+		}
+	}
+	if status == http.StatusBadRequest && x.usedBody != nil && !x.noUsage && bytes.Contains(body, []byte("stream_options")) {
+		v.next = nextPlain
+	} else if retryable(status) {
+		v.next = nextElsewhere
+	}
+	newStatus, _, e := openai.WrapProviderError(status, body)
+	wait := time.Duration(0)
+	if newStatus == http.StatusTooManyRequests || newStatus == http.StatusServiceUnavailable {
+		wait = retryAfter(a.head)
+	}
+	if newStatus >= 500 || newStatus == http.StatusTooManyRequests {
+		v.terminal.Outcome, v.terminal.Code = execution.Failed, execution.CodeProviderError
+	}
+	if e == nil {
+		v.raw = &rawReply{status: newStatus, kind: a.kind, body: body, retryAfter: wait}
+		return v
+	}
+	told := *e
+	if told.RetryAfter == 0 {
+		told.RetryAfter = wait
+	}
+	v.problem = &told
+	return v
+}
+
+// firstEvent reads the error that an engine put into its event stream before anything else. Nil if it is none.
+func firstEvent(body []byte) *openai.Error {
+	f := openai.NewStreamFilter(openai.StreamChat, false)
+	f.Push(slices.Concat([]byte("data: "), body, blankLines))
+	if found := f.ErrorEvent(); found != nil {
+		return found.Err
+	}
+	return nil
+}
+
+// problem is the error as it is told inside an event stream.
+func (r *rawReply) problem() *openai.Error {
+	var body struct {
+		Error struct {
+			Message string          `json:"message"`
+			Type    string          `json:"type"`
+			Param   string          `json:"param"`
+			Code    json.RawMessage `json:"code"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(r.body, &body) != nil || body.Error.Message == "" {
+		return openai.ProviderFailed("")
+	}
+	e := body.Error
+	return &openai.Error{
+		Status: r.status, Type: cmp.Or(e.Type, "invalid_request_error"), Param: e.Param, Message: e.Message,
+		Code: strings.Trim(string(e.Code), `"`),
+	}
+}
+
+func header(h *wire.Head, name string) string {
+	for _, f := range h.Headers {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
+}
+
+// retryAfter reads a provider's Retry-After in seconds; a date is not believed, clocks differ.
+func retryAfter(h *wire.Head) time.Duration {
+	seconds, err := strconv.Atoi(header(h, "retry-after"))
+	if err != nil || seconds <= 0 {
+		return 0
+	}
+	return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+}
+
+// conclude tells the client of the failure, if there is one and it can still be told. abort: the response must be cut
+// off, so that the client does not take it for whole.
+func (x *exchange) conclude(v *verdict) (abort bool) {
+	switch {
+	case v.problem == nil && v.raw == nil:
+		return x.reply.gone
+	case x.reply.gone:
+		return true
+	case x.reply.status == 0:
+		x.refuse(v)
+		return false
+	case x.reply.events:
+		x.inBand(v)
+		return false
+	}
+	return true
+}
+
+// refuse answers with an error status.
+func (x *exchange) refuse(v *verdict) {
+	now := time.Now()
+	x.refreshDeadline(now)
+	h := x.w.Header()
+	values := make(headerValues, 0, 8)
+	x.ownHeaders(h, &values, now)
+	if v.raw == nil {
+		x.reply.status = v.problem.Status
+		openai.WriteError(x.w, x.fam, x.requestID, v.problem)
+		return
+	}
+	x.reply.status = v.raw.status
+	if v.raw.kind == "" {
+		v.raw.kind = "application/json"
+	}
+	values.set(h, "Content-Type", v.raw.kind)
+	values.set(h, "Content-Length", strconv.Itoa(len(v.raw.body)))
+	if v.raw.retryAfter > 0 {
+		values.set(h, "Retry-After", strconv.Itoa(int(v.raw.retryAfter/time.Second)))
+	}
+	x.w.WriteHeader(v.raw.status)
+	x.write(v.raw.body, now, false)
+}
+
+var (
+	done       = []byte("[DONE]")
+	blankLines = []byte("\n\n")
+)
+
+// inBand ends an event stream with the protocol's own error. A stream that was over stays as it is.
+func (x *exchange) inBand(v *verdict) {
+	if bytes.Contains(x.reply.tail[:], done) {
+		return
+	}
+	problem := v.problem
+	if problem == nil {
+		problem = v.raw.problem()
+	}
+	var out []byte
+	if !x.reply.border {
+		out = append(out, blankLines...) // the event that was cut off ends here
+	}
+	x.write(openai.AppendInBandError(out, x.op.Stream, problem), time.Now(), false)
+}

@@ -1,0 +1,226 @@
+package gateway
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"iop/execution"
+	"iop/gateway/admission"
+	"iop/gateway/registry"
+	"iop/state"
+)
+
+// recentRuns is how many ended runs are remembered.
+const recentRuns = 1024
+
+// record is what is known of one run, while it runs and for a while after. Whoever wants to look at it or to end it
+// does so here; the run itself belongs to its handler.
+type record struct {
+	// Static.
+	id        execution.RunID
+	requestID string
+	clientID  string // X-Client-Request-Id, as far as it is fit to be logged
+	key       state.KeyID
+	op        string
+	model     string
+	stream    bool
+	started   time.Time
+	kill      chan execution.Code // has room for one; never closed
+
+	mu       sync.Mutex
+	run      registry.Run // while one is open, else nil
+	target   admission.Target
+	reason   admission.Reason
+	attempts int
+	queued   time.Duration // waiting for tickets, all attempts together
+	state    runState
+	end      ending // set once state is runEnded
+}
+
+type runState uint8
+
+const (
+	runQueued runState = iota
+	runActive
+	runEnded
+)
+
+// ending is how a request ended, from the client's side and the run's.
+type ending struct {
+	terminal  execution.Terminal
+	status    int           // HTTP status; 0 if none was sent
+	bytes     int64         // body bytes to the client
+	firstByte time.Duration // from the start; 0 if there was none
+	total     time.Duration
+}
+
+// opened notes that a run was opened.
+func (rec *record) opened(run registry.Run, t *admission.Ticket) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.run, rec.target, rec.reason, rec.state = run, t.Target, t.Reason, runActive
+	rec.attempts++
+}
+
+// requeued notes that the run waits again.
+func (rec *record) requeued() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.run, rec.state = nil, runQueued
+}
+
+func (rec *record) waited(d time.Duration) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.queued += d
+}
+
+// queuedFor returns how long the request waited for tickets so far.
+func (rec *record) queuedFor() time.Duration {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.queued
+}
+
+// phase returns how far the run is.
+func (rec *record) phase() execution.Phase {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	switch {
+	case rec.state == runEnded:
+		return rec.end.terminal.Phase
+	case rec.run != nil:
+		return rec.run.Phase()
+	}
+	return execution.PhaseQueued
+}
+
+// cancel ends the run from outside its handler. The Node is told at once, even while the handler is stuck in a write
+// to its client.
+func (rec *record) cancel(code execution.Code) {
+	select {
+	case rec.kill <- code:
+	default: // it is being ended already
+	}
+	rec.mu.Lock()
+	run := rec.run
+	rec.mu.Unlock()
+	if run != nil {
+		run.Cancel(code, code.String())
+	}
+}
+
+// runs holds the live runs and remembers the last ones.
+type runs struct {
+	live atomic.Int64
+
+	mu      sync.Mutex
+	byID    map[execution.RunID]*record // live and recent
+	recent  [recentRuns]*record         // a ring of ended ones
+	next    int                         // where the next goes
+	idle    chan struct{}               // closed when no run is live; nil while nobody waits
+	watches map[*watch]struct{}
+	watched atomic.Bool // somebody does
+}
+
+// watch gets the runs that end. A slow reader misses some.
+type watch struct{ ended chan *record }
+
+func (rs *runs) begin(rec *record) {
+	rs.live.Add(1)
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.byID == nil {
+		rs.byID = make(map[execution.RunID]*record, recentRuns)
+	}
+	rs.byID[rec.id] = rec
+}
+
+func (rs *runs) finish(rec *record, end ending) {
+	rec.mu.Lock()
+	rec.run, rec.state, rec.end = nil, runEnded, end
+	rec.mu.Unlock()
+	rs.mu.Lock()
+	if old := rs.recent[rs.next]; old != nil {
+		delete(rs.byID, old.id)
+	}
+	rs.recent[rs.next] = rec
+	rs.next = (rs.next + 1) % recentRuns
+	if rs.live.Add(-1) == 0 && rs.idle != nil {
+		close(rs.idle)
+		rs.idle = nil
+	}
+	if rs.watched.Load() {
+		for w := range rs.watches {
+			select {
+			case w.ended <- rec:
+			default:
+			}
+		}
+	}
+	rs.mu.Unlock()
+}
+
+func (rs *runs) find(id execution.RunID) *record {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return rs.byID[id]
+}
+
+// whenIdle returns a channel that is closed once no run is live.
+func (rs *runs) whenIdle() <-chan struct{} {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.live.Load() == 0 {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	if rs.idle == nil {
+		rs.idle = make(chan struct{})
+	}
+	return rs.idle
+}
+
+// list returns the live runs and the recent ones, in no order.
+func (rs *runs) list() []*record {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	list := make([]*record, 0, len(rs.byID))
+	for _, rec := range rs.byID {
+		list = append(list, rec)
+	}
+	return list
+}
+
+// cancelAll ends every live run.
+func (rs *runs) cancelAll(code execution.Code) {
+	for _, rec := range rs.list() {
+		rec.mu.Lock()
+		live := rec.state != runEnded
+		rec.mu.Unlock()
+		if live {
+			rec.cancel(code)
+		}
+	}
+}
+
+func (rs *runs) watch() *watch {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	w := &watch{ended: make(chan *record, 256)}
+	if rs.watches == nil {
+		rs.watches = map[*watch]struct{}{}
+	}
+	rs.watches[w] = struct{}{}
+	rs.watched.Store(true)
+	return w
+}
+
+func (rs *runs) unwatch(w *watch) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	delete(rs.watches, w)
+	rs.watched.Store(len(rs.watches) > 0)
+}

@@ -1,0 +1,225 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"iop/execution"
+	"iop/gateway/admin"
+	"iop/gateway/admission"
+	"iop/gateway/registry"
+	"iop/tunnel"
+)
+
+// Limits of the listeners. There is no write timeout: an answer may take as long as its run; a client that accepts
+// nothing is dealt with per write.
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 3 * time.Minute // beyond what clients and balancers keep a connection for
+	maxHeaderBytes    = 64 << 10
+	maxH2Streams      = 250
+	// cutGrace is how long handlers get to tell their clients that a run was cut at the end of a drain.
+	cutGrace = 2 * endPatience
+)
+
+// Server is the Edge.
+type Server struct {
+	// Static after New.
+	cfg         Config
+	via         string
+	log         *slog.Logger
+	adm         *admission.Controller
+	reg         *registry.Registry
+	acceptor    *tunnel.Acceptor
+	metrics     *metrics
+	crossOrigin *http.CrossOriginProtection
+	public      *http.Server
+	admin       *http.Server
+	listener    net.Listener
+	adminLn     net.Listener
+	started     time.Time
+
+	// Each guards itself.
+	bodies   budget
+	guesses  guesses
+	runs     runs
+	draining atomic.Bool
+	plain    plainTargets
+
+	closing sync.Once
+	ended   chan struct{} // closed by Close, first thing
+}
+
+// New checks cfg and binds both listeners. The Server must be Run or closed.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.checked()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, via: "1.1 iop-" + cfg.EdgeID, log: cfg.Logger, started: time.Now(),
+		adm:         admission.New(admission.Config{QueueLimit: cfg.QueueLimit}),
+		crossOrigin: http.NewCrossOriginProtection(),
+		bodies:      budget{limit: cfg.BodyBudget},
+		ended:       make(chan struct{}),
+	}
+	if s.reg, err = registry.New(registry.Config{Store: cfg.Store, Admission: s.adm, Logger: s.log}); err != nil {
+		return nil, err
+	}
+	s.acceptor, err = tunnel.NewAcceptor(tunnel.AcceptorConfig{
+		EdgeID: cfg.EdgeID, Directory: s.reg, MaxStreams: cfg.MaxStreamsPerNode, Logger: s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.metrics = newMetrics(s)
+	if err := s.listen(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// listen makes both servers and binds their listeners.
+func (s *Server) listen() error {
+	tlsConfig, err := s.tlsConfig()
+	if err != nil {
+		return err
+	}
+	s.public = s.httpServer(http.HandlerFunc(s.servePublic), tlsConfig)
+	s.admin = s.httpServer(admin.New(admin.Config{
+		Store: s.cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
+	}), nil)
+	if s.listener, err = net.Listen("tcp", s.cfg.Listen); err != nil {
+		return fmt.Errorf("gateway: listen on %q: %w", s.cfg.Listen, err)
+	}
+	if s.cfg.Auth == AuthNone && !s.listener.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		s.listener.Close()
+		return fmt.Errorf("gateway: Auth %q is for loopback only, and %q is not: listen on 127.0.0.1 or use keys", AuthNone, s.cfg.Listen)
+	}
+	if s.adminLn, err = net.Listen("tcp", s.cfg.AdminListen); err != nil {
+		s.listener.Close()
+		return fmt.Errorf("gateway: listen on %q (admin): %w", s.cfg.AdminListen, err)
+	}
+	return nil
+}
+
+func (s *Server) tlsConfig() (*tls.Config, error) {
+	if s.cfg.TLSCert == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: TLS certificate: %w", err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}, nil
+}
+
+func (s *Server) httpServer(h http.Handler, tlsConfig *tls.Config) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           h,
+		TLSConfig:         tlsConfig,
+		Protocols:         protocols,
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Addr is the address of the public listener.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// AdminAddr is the address of the admin listener.
+func (s *Server) AdminAddr() net.Addr { return s.adminLn.Addr() }
+
+// Run serves until ctx ends, then lets the runs finish for up to Config.DrainTimeout; or until Close. It returns nil
+// unless a listener failed.
+func (s *Server) Run(ctx context.Context) error {
+	failed := make(chan error, 2)
+	var wg sync.WaitGroup
+	wg.Go(func() { failed <- serve(s.public, s.listener) })
+	wg.Go(func() { failed <- serve(s.admin, s.adminLn) })
+	var err error
+	select {
+	case <-ctx.Done():
+		s.drain()
+	case <-s.ended:
+	case err = <-failed:
+	}
+	s.Close()
+	wg.Wait()
+	return err
+}
+
+func serve(srv *http.Server, l net.Listener) error {
+	var err error
+	if srv.TLSConfig != nil {
+		err = srv.ServeTLS(l, "", "")
+	} else {
+		err = srv.Serve(l)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// drain takes no new runs and waits for the live ones: those that are not done in time are cancelled, and their clients
+// told. The listener stays open meanwhile, so that a balancer sees /readyz fail.
+func (s *Server) drain() {
+	s.log.Info("draining", "runs", s.runs.live.Load(), "timeout", s.cfg.DrainTimeout)
+	s.draining.Store(true)
+	s.adm.Close() // who waits is told to come again
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-s.runs.whenIdle():
+		case <-s.ended:
+		case <-ctx.Done():
+			s.runs.cancelAll(execution.CodeDrainDeadline)
+			grace, cancel := context.WithTimeout(context.Background(), cutGrace)
+			defer cancel()
+			select {
+			case <-s.runs.whenIdle():
+			case <-s.ended:
+			case <-grace.Done():
+			}
+		}
+	})
+	wg.Wait()
+	// Nothing runs any more: Nodes are told to go elsewhere, clients' idle connections are closed.
+	brief, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	wg.Go(func() { _ = s.acceptor.Drain(brief) })
+	wg.Go(func() { _ = s.public.Shutdown(brief) })
+	wg.Wait()
+}
+
+// Close ends everything at once: runs, sessions, connections. It may be called more than once, and while Run drains.
+func (s *Server) Close() {
+	s.closing.Do(func() { close(s.ended) })
+	s.draining.Store(true)
+	s.adm.Close()
+	s.runs.cancelAll(execution.CodeShutdown)
+	s.acceptor.Close()
+	s.public.Close()
+	s.admin.Close()
+	// Neither server closes a listener that it never served.
+	s.listener.Close()
+	s.adminLn.Close()
+}
