@@ -46,7 +46,18 @@ func wrongArgsAreWrongUse(cmd *cobra.Command) {
 // commands lists the commands of the binary, each made in a file of its own.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
+		newDevCommand(),
+		newEdgeCommand(),
+		newNodeCommand(),
+		newKeyCommand(),
+		newJoinTokenCommand(),
+		newStatusCommand(),
+		newNodesCommand(),
+		newRunsCommand(),
+		newCancelCommand(),
+		newDrainCommand(),
 		newSimCommand(),
+		newBenchCommand(),
 		newVersionCommand(),
 	}
 }

@@ -37,12 +37,12 @@ func printTable(w io.Writer, header string, rows [][]string) error {
 	return table.Flush()
 }
 
-// ago says how long ago a time was, in the largest unit that fits; empty for the zero time.
-func ago(t time.Time) string {
-	if t.IsZero() {
+// ago says how long ago a time was, in the largest unit that fits; empty for never.
+func ago(t *time.Time) string {
+	if t == nil || t.IsZero() {
 		return ""
 	}
-	return brief(time.Since(t))
+	return brief(time.Since(*t))
 }
 
 // brief writes a duration in its largest unit.

@@ -167,6 +167,20 @@ func (s *settings) load() error {
 	return s.explain(err)
 }
 
+// secretSource returns what gives a secret's value whenever it is needed: where it came from a file, the file is read
+// again each time, so that it may be exchanged under a running process.
+func (s *settings) secretSource(name, loaded string) func() (string, error) {
+	f := s.field(name)
+	file := f.file.text
+	if !f.text.given && !f.file.given {
+		file = os.Getenv(s.prefix + name + "_FILE")
+	}
+	if file == "" || f.text.given {
+		return func() (string, error) { return loaded, nil }
+	}
+	return func() (string, error) { return s.readSecret(f, file) }
+}
+
 // resolve returns the text that counts for a field, or the empty string for its default.
 func (s *settings) resolve(f *setting) (string, error) {
 	value, file := f.text.text, f.file.text
@@ -197,11 +211,8 @@ func (s *settings) readSecret(f *setting, path string) (string, error) {
 	if err == nil {
 		data, err = os.ReadFile(path)
 	}
-	if pathError, ok := errors.AsType[*os.PathError](err); ok {
-		err = pathError.Err // the path is named below
-	}
 	if err != nil {
-		return "", s.faultOf(f, "_FILE", "-file", fmt.Sprintf("can't read %s: %v", path, err))
+		return "", s.faultOf(f, "_FILE", "-file", fmt.Sprintf("can't read %s: %s", path, pathFault(err)))
 	}
 	value := strings.TrimSpace(string(data))
 	if value == "" {
@@ -229,12 +240,13 @@ func (s *settings) explain(err error) error {
 
 // fault is an error of wrong use about the setting with that name.
 func (s *settings) fault(name, format string, args ...any) error {
-	for _, f := range s.fields {
-		if f.name == name {
-			return s.faultOf(f, "", "", fmt.Sprintf(format, args...))
-		}
-	}
-	panic("no setting " + name)
+	return s.faultOf(s.field(name), "", "", fmt.Sprintf(format, args...))
+}
+
+// field returns the setting with that name, which must exist.
+func (s *settings) field(name string) *setting {
+	i := slices.IndexFunc(s.fields, func(f *setting) bool { return f.name == name })
+	return s.fields[i]
 }
 
 func (s *settings) faultOf(f *setting, suffix, flagSuffix, fault string) error {
@@ -247,8 +259,7 @@ func (s *settings) faultOf(f *setting, suffix, flagSuffix, fault string) error {
 
 // given reports whether a flag or a variable sets the field.
 func (s *settings) given(name string) bool {
-	i := slices.IndexFunc(s.fields, func(f *setting) bool { return f.name == name })
-	f := s.fields[i]
+	f := s.field(name)
 	return f.text.given || f.file.given || os.Getenv(s.prefix+name) != "" || f.secret && os.Getenv(s.prefix+name+"_FILE") != ""
 }
 

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"iop/state"
+)
+
+// adminSettings say how the operator's commands reach the admin API, with the prefix IOP_ADMIN_.
+type adminSettings struct {
+	URL   string `env:"URL" flag:"admin-url" help:"admin API of the Edge" example:"http://127.0.0.1:8481"`
+	Token string `env:"TOKEN" flag:"admin-token" secret:"true" help:"admin token; default: the one beside the Edge's state"`
+}
+
+// stateSettings say where the Edge's state lies: the admin token is in its directory. The prefix is the Edge's.
+type stateSettings struct {
+	State string `env:"STATE" help:"the Edge's state, where the admin token is found" example:"sqlite:///var/lib/iop/iop.db"`
+}
+
+const defaultAdminURL = "http://127.0.0.1:8481"
+
+// Limits of a client of the admin API.
+const (
+	adminTimeout   = 30 * time.Second
+	maxAdminAnswer = 64 << 20
+)
+
+// errNoEdge says that nothing listens where the admin API is expected.
+var errNoEdge = errors.New("no Edge answers")
+
+// operator is a command that talks to the admin API.
+type operator struct {
+	admin adminSettings
+	state stateSettings
+
+	adminBound, stateBound *settings
+}
+
+// bindOperator adds the flags that every operator's command has.
+func bindOperator(cmd *cobra.Command) *operator {
+	o := &operator{admin: adminSettings{URL: defaultAdminURL}, state: stateSettings{State: defaultState}}
+	o.adminBound = bindSettings(cmd, "IOP_ADMIN_", &o.admin, nil)
+	o.stateBound = bindSettings(cmd, edgePrefix, &o.state, nil)
+	return o
+}
+
+func (o *operator) load() error {
+	if err := o.adminBound.load(); err != nil {
+		return err
+	}
+	if err := o.stateBound.load(); err != nil {
+		return err
+	}
+	u, err := url.Parse(o.admin.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return o.adminBound.fault("URL", "must be http://host:port")
+	}
+	o.admin.URL = strings.TrimSuffix(o.admin.URL, "/")
+	return nil
+}
+
+// token is the admin token: the one that was given, or the one in the state's directory.
+func (o *operator) token() (string, error) {
+	if o.admin.Token != "" {
+		return o.admin.Token, nil
+	}
+	token, err := state.ReadAdminToken(o.state.State)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", usageError{fmt.Errorf("no admin token beside %s: set IOP_EDGE_STATE to the Edge's state, or give the token with IOP_ADMIN_TOKEN_FILE", o.state.State)}
+	}
+	if err != nil {
+		return "", err
+	}
+	return token.Reveal(), nil
+}
+
+// call asks the admin API and decodes its answer into out, which may be nil.
+func (o *operator) call(ctx context.Context, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	response, err := o.open(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxAdminAnswer))
+	if err != nil {
+		return fmt.Errorf("the Edge's answer broke off: %w", err)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return fmt.Errorf("what answers at %s is no admin API of this version: %w", o.admin.URL, err)
+	}
+	return nil
+}
+
+// open asks the admin API; the caller closes the body of its answer, whose status is 200.
+func (o *operator) open(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	token, err := o.token()
+	if err != nil {
+		return nil, err
+	}
+	var body io.Reader = http.NoBody
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(data)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, o.admin.URL+"/admin/v1"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	if in != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := adminClient.Do(request)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w at %s; is it running there? (IOP_ADMIN_URL, --admin-url)", errNoEdge, o.admin.URL)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the Edge: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		defer response.Body.Close()
+		return nil, refusal(response)
+	}
+	return response, nil
+}
+
+// adminClient makes one request per process: it keeps no connection. A redirect would carry the token elsewhere.
+var adminClient = &http.Client{
+	Transport:     &http.Transport{DisableKeepAlives: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// refusal is the error in an answer that is not 200.
+func refusal(response *http.Response) error {
+	var body struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	data, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10)) // the status is the news
+	_ = json.Unmarshal(data, &body)
+	return errors.New(cmp.Or(body.Error.Message, "the Edge answered "+response.Status))
+}
+
+// openState opens the state for a command that changes it while no Edge runs. What only looks must not make one.
+func (o *operator) openState(ctx context.Context, create bool) (*state.Store, error) {
+	if path, ok := strings.CutPrefix(o.state.State, "sqlite://"); ok && !create {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("no Edge answers at %s, and there is no state at %s (IOP_EDGE_STATE)", o.admin.URL, path)
+		}
+	}
+	return state.Open(ctx, o.state.State)
+}
+
+// reach calls the admin API, or, where no Edge runs, does the same on the state itself. Whoever names an Edge means that
+// Edge: then there is no falling back.
+func (o *operator) reach(ctx context.Context, creates bool, viaEdge func() error, onState func(*state.Store) error) error {
+	if o.adminBound.given("URL") || o.adminBound.given("TOKEN") {
+		return viaEdge()
+	}
+	if !o.edgeListens(ctx) {
+		store, err := o.openState(ctx, creates)
+		if err != nil {
+			return err
+		}
+		defer store.Close()
+		return onState(store)
+	}
+	return viaEdge()
+}
+
+// edgeListens reports whether anything listens where the admin API is expected. A token is not needed to find that out,
+// and there is none before an Edge has first run.
+func (o *operator) edgeListens(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.admin.URL+"/healthz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	response, err := adminClient.Do(request)
+	if err != nil {
+		return !errors.Is(err, syscall.ECONNREFUSED)
+	}
+	response.Body.Close()
+	return true
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"iop/execution"
+	"iop/nodeagent"
+)
+
+// nodeSettings are the settings of `iop node`, with the prefix IOP_NODE_.
+type nodeSettings struct {
+	Edge         string        `env:"EDGE" help:"the Edge's tunnel URL" example:"wss://edge.example.org/tunnel/v1"`
+	Name         string        `env:"NAME" help:"this Node's name; it belongs to the first join token that uses it" example:"gpu-3"`
+	JoinToken    string        `env:"JOIN_TOKEN" secret:"true" help:"join token, from \"iop join-token create\""`
+	Providers    specList      `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH]; repeatable, and separated by spaces in the variable; without any, local ones are looked for" example:"ollama=http://127.0.0.1:11434"`
+	Labels       string        `env:"LABELS" help:"labels of this Node" example:"gpu=h100,site=lab"`
+	CA           string        `env:"CA" help:"PEM file of the authorities to trust for the Edge's certificate, instead of the system's" example:"/etc/iop/ca.pem"`
+	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" help:"how long open runs may take when the Node stops" example:"30s"`
+	Log          string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
+}
+
+const nodePrefix = "IOP_NODE_"
+
+func newNodeCommand() *cobra.Command {
+	config := nodeSettings{Name: hostName(), DrainTimeout: 30 * time.Second, Log: "info"}
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Run a Node: offer this machine's inference servers to an Edge",
+		Long: `Run a Node: offer this machine's inference servers to an Edge.
+
+The Node dials out to the Edge and keeps the connection; it opens no port. At
+the first SIGTERM or Ctrl-C it takes no new runs, lets the open ones finish, and
+ends; at the second it ends at once.`,
+		Example: `  iop node --edge wss://edge.example.org/tunnel/v1 --join-token-file token
+  iop node --edge wss://edge.example.org/tunnel/v1 --join-token-file token \
+    --provider vllm=http://127.0.0.1:8000,capacity=64 --labels gpu=h100`,
+		Args: exactly(),
+	}
+	s := bindSettings(cmd, nodePrefix, &config, nil)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		agentConfig, err := config.load(s)
+		if err != nil {
+			return err
+		}
+		s.warnUnknown(cmd)
+		logger, flush := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
+		defer flush()
+		agentConfig.Logger = logger
+		agent, err := nodeagent.New(agentConfig)
+		if err != nil {
+			return usageError{err}
+		}
+		warnPlainTunnel(logger, config.Edge)
+		return agent.Run(cmd.Context())
+	}
+	return cmd
+}
+
+// load reads the settings and turns them into the Node's configuration.
+func (c *nodeSettings) load(s *settings) (nodeagent.Config, error) {
+	if err := s.load(); err != nil {
+		return nodeagent.Config{}, err
+	}
+	cfg := nodeagent.Config{
+		Edge:         c.Edge,
+		Name:         execution.NodeID(c.Name),
+		JoinToken:    s.secretSource("JOIN_TOKEN", c.JoinToken),
+		DrainTimeout: c.DrainTimeout,
+		Version:      readBuildInfo().Version,
+	}
+	if c.Edge == "" {
+		return cfg, s.fault("EDGE", "is required")
+	}
+	if c.JoinToken == "" {
+		return cfg, s.fault("JOIN_TOKEN", "is required: make one with \"iop join-token create\"")
+	}
+	if err := cfg.Name.Validate(); err != nil {
+		return cfg, s.fault("NAME", "is wrong: %v", err)
+	}
+	if c.DrainTimeout < 0 {
+		return cfg, s.fault("DRAIN_TIMEOUT", "must not be negative")
+	}
+	if _, ok := logLevels[c.Log]; !ok {
+		return cfg, s.fault("LOG", "must be debug, info, warn or error")
+	}
+	var err error
+	if cfg.Providers, err = parseProviders(c.Providers); err != nil {
+		return cfg, s.fault("PROVIDERS", "has a fault: %v", err)
+	}
+	if cfg.Labels, err = nodeagent.ParseLabels(c.Labels); err != nil {
+		return cfg, s.fault("LABELS", "has a fault: %v", err)
+	}
+	if cfg.TLS, err = trust(c.CA); err != nil {
+		return cfg, s.fault("CA", "%v", err)
+	}
+	return cfg, nil
+}
+
+func parseProviders(list specList) ([]nodeagent.ProviderSpec, error) {
+	var specs []nodeagent.ProviderSpec
+	for _, text := range list {
+		spec, err := nodeagent.ParseSpec(text)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, spec)
+	}
+	return specs, nil
+}
+
+// trust returns a TLS configuration that trusts the authorities in a PEM file, or nil, the system's trust, without one.
+func trust(path string) (*tls.Config, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, errors.New("can't be read: " + pathFault(err))
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(data) {
+		return nil, errors.New("holds no certificate in PEM form")
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+}
+
+// pathFault is the fault of an error about a path, without the operation and the path.
+func pathFault(err error) string {
+	if pathError, ok := errors.AsType[*os.PathError](err); ok {
+		return pathError.Err.Error()
+	}
+	return err.Error()
+}
+
+// warnPlainTunnel warns of a join token and prompts that anyone on the way can read.
+func warnPlainTunnel(logger *slog.Logger, edge string) {
+	u, err := url.Parse(edge)
+	if err != nil || u.Scheme == "wss" || u.Scheme == "https" || isLoopback(u.Hostname()) {
+		return
+	}
+	logger.Warn("the tunnel is not encrypted: use wss:// outside of a trusted network", "edge", u.Host)
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// hostName is the default name of a Node: the machine's, without its domain, as far as it may be one.
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	name, _, _ = strings.Cut(name, ".")
+	if execution.NodeID(name).Validate() != nil {
+		return ""
+	}
+	return name
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"iop/gateway/admin"
+)
+
+func newNodesCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "nodes",
+		Short:   "List the Nodes that are connected or were, with their providers",
+		Example: "  iop nodes\n  iop nodes --json",
+		Args:    exactly(),
+	}
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		list := listing[admin.Node]{Data: []admin.Node{}}
+		if err := o.call(cmd.Context(), "GET", "/nodes", nil, &list); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), list)
+		}
+		var rows [][]string
+		for i := range list.Data {
+			rows = append(rows, nodeRows(&list.Data[i])...)
+		}
+		return printTable(cmd.OutOrStdout(), "NODE STATE GEN SINCE RTT PROVIDER ADAPTER HEALTH LOAD MODELS", rows)
+	}
+	return cmd
+}
+
+// nodeRows are a Node's lines: one for each provider of each session, at least one.
+func nodeRows(n *admin.Node) [][]string {
+	state := n.State
+	if n.Flapping {
+		state += ", flapping"
+	}
+	if len(n.Sessions) == 0 {
+		return [][]string{{string(n.Node), state, "", ago(&n.LastSeen), "", "", "", "", "", n.LastCause}}
+	}
+	var rows [][]string
+	for i := range n.Sessions {
+		s := &n.Sessions[i]
+		if !s.Current {
+			state = s.State
+		}
+		head := []string{
+			string(n.Node), state, strconv.FormatUint(uint64(s.Generation), 10), ago(&s.Since), fmt.Sprintf("%.1fms", s.RTTMS),
+		}
+		if len(s.Providers) == 0 {
+			rows = append(rows, append(head, "", "", "", "", ""))
+		}
+		for _, p := range s.Providers {
+			load := fmt.Sprintf("%d/%d", p.InFlight, p.Capacity)
+			rows = append(rows, append(append([]string{}, head...), string(p.ID), p.Adapter, p.Health, load, strings.Join(p.Models, ",")))
+		}
+	}
+	return rows
+}
+
+func newDrainCommand() *cobra.Command {
+	var resume, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "drain NODE",
+		Short: "Give a Node no new runs; those that it has finish",
+		Long: `Give a Node no new runs; those that it has finish. It lasts until --resume, or
+until the Node's process is started anew.`,
+		Example: "  iop drain gpu-3\n  iop drain gpu-3 --resume",
+		Args:    exactly("the Node's name"),
+	}
+	o := bindOperator(cmd)
+	cmd.Flags().BoolVar(&resume, "resume", false, "give it runs again")
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		action, word := "drain", "gets no new runs"
+		if resume {
+			action, word = "resume", "gets runs again"
+		}
+		var answer any
+		if err := o.call(cmd.Context(), "POST", "/nodes/"+url.PathEscape(args[0])+"/"+action, nil, &answer); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), answer)
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", args[0], word)
+		return err
+	}
+	return cmd
+}

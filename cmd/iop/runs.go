@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"iop/gateway/admin"
+)
+
+func newRunsCommand() *cobra.Command {
+	var follow, asJSON bool
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "runs",
+		Short: "List the runs under way and the last ones that ended; --follow shows them as they end",
+		Example: `  iop runs --limit 20
+  iop runs --follow
+  iop runs --follow --json | jq 'select(.outcome != "completed")'`,
+		Args: exactly(),
+	}
+	o := bindOperator(cmd)
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each run that ends, until Ctrl-C")
+	cmd.Flags().IntVar(&limit, "limit", 20, "runs to show at first")
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		if limit < 0 {
+			return usageError{fmt.Errorf("--limit must be 0 or more, not %d", limit)}
+		}
+		if follow {
+			return o.followRuns(cmd, limit, asJSON)
+		}
+		list := listing[admin.Run]{Data: []admin.Run{}}
+		if err := o.call(cmd.Context(), "GET", "/runs?limit="+strconv.Itoa(limit), nil, &list); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), list)
+		}
+		var rows [][]string
+		for i := range list.Data {
+			rows = append(rows, runRow(&list.Data[i]))
+		}
+		return printTable(cmd.OutOrStdout(), "RUN STATE MODEL NODE PROVIDER STARTED QUEUE TOOK TOKENS DETAIL", rows)
+	}
+	return cmd
+}
+
+func (o *operator) followRuns(cmd *cobra.Command, limit int, asJSON bool) error {
+	response, err := o.open(cmd.Context(), "GET", "/runs?follow&limit="+strconv.Itoa(limit), nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	lines := bufio.NewReader(response.Body)
+	for {
+		line, err := lines.ReadBytes('\n')
+		switch {
+		case cmd.Context().Err() != nil:
+			return nil // Ctrl-C is how this ends
+		case err == io.EOF:
+			return fmt.Errorf("the Edge ended")
+		case err != nil:
+			return fmt.Errorf("the Edge's answer broke off: %w", err)
+		}
+		if err := printRunLine(cmd.OutOrStdout(), line, asJSON); err != nil {
+			return err
+		}
+	}
+}
+
+func printRunLine(w io.Writer, line []byte, asJSON bool) error {
+	if asJSON {
+		_, err := w.Write(line)
+		return err
+	}
+	var run admin.Run
+	if err := json.Unmarshal(line, &run); err != nil {
+		return fmt.Errorf("what answers is no admin API of this version: %w", err)
+	}
+	row := runRow(&run)
+	row[5] = run.Started.Local().Format(time.TimeOnly)
+	for i := range row {
+		row[i] = cmp.Or(row[i], "-")
+	}
+	_, err := fmt.Fprintf(w, "%s  %s  %-24s  %-20s  %s/%s  queue %s  took %s  tokens %s  %s\n",
+		row[5], row[0], row[1], row[2], row[3], row[4], row[6], row[7], row[8], row[9])
+	return err
+}
+
+func runRow(r *admin.Run) []string {
+	state := r.State
+	switch {
+	case r.State == "active":
+		state = r.Phase
+	case r.State == "ended" && r.Code == "":
+		state = r.Outcome
+	case r.State == "ended":
+		state = r.Outcome + ": " + r.Code
+	}
+	tokens := ""
+	if r.Usage != nil {
+		tokens = fmt.Sprintf("%d+%d", r.Usage.Input, r.Usage.Output)
+	}
+	return []string{
+		string(r.ID), state, r.Model, string(r.Node), string(r.Provider), ago(&r.Started),
+		brief(time.Duration(r.QueueMS) * time.Millisecond), brief(time.Duration(r.DurationMS * float64(time.Millisecond))), tokens, r.Detail,
+	}
+}
+
+func newCancelCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "cancel RUN",
+		Short:   "Cancel a run; the Node ends its request to the provider",
+		Example: "  iop cancel run_4x2k…",
+		Args:    exactly("the run's id"),
+	}
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		var answer any
+		if err := o.call(cmd.Context(), "POST", "/runs/"+url.PathEscape(args[0])+"/cancel", nil, &answer); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), answer)
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is being cancelled\n", args[0])
+		return err
+	}
+	return cmd
+}

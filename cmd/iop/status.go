@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"iop/gateway/admin"
+)
+
+func newStatusCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Show what the Edge is doing, in a few lines",
+		Example: "  iop status\n  iop status --json",
+		Args:    exactly(),
+	}
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		var status admin.Status
+		if err := o.call(cmd.Context(), "GET", "/status", nil, &status); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), status)
+		}
+		return printStatus(cmd.OutOrStdout(), status)
+	}
+	return cmd
+}
+
+func printStatus(w io.Writer, s admin.Status) error {
+	state := "serving"
+	if s.Draining {
+		state = "draining"
+	}
+	models := strings.Join(s.Models, ", ")
+	if models == "" {
+		models = "none"
+	}
+	fmt.Fprintf(w, "edge     %s, %s on %s for %s, version %s\n", s.EdgeID, state, s.Listen,
+		brief(time.Duration(s.UptimeSeconds)*time.Second), s.Version)
+	fmt.Fprintf(w, "nodes    %d online, %d sessions\n", s.NodesOnline, s.Sessions)
+	fmt.Fprintf(w, "runs     %d in flight, %d of them queued\n", s.RunsInFlight, s.Queued)
+	_, err := fmt.Fprintf(w, "models   %s\n", models)
+	for _, node := range s.Flapping {
+		_, err = fmt.Fprintf(w, "warning  two processes use the name %s: give one of them another\n", node)
+	}
+	return err
+}
