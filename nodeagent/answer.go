@@ -275,6 +275,11 @@ func (e *exchange) sendHead(length int64) error {
 	if err != nil {
 		return &tooLarge{err}
 	}
+	if key := e.p.key.Reveal(); key != "" {
+		for _, h := range head.Headers {
+			h.Value = scrubText(h.Value, key)
+		}
+	}
 	return e.run.Head(head)
 }
 

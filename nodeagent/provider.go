@@ -19,13 +19,12 @@ import (
 // provider is one inference endpoint at run time: its connections, its places and what the probe last learned.
 type provider struct {
 	// Static after construction.
-	spec       ProviderSpec
-	base       *url.URL
-	transport  http.RoundTripper
-	closeIdle  func()
-	discovered bool
-	key        secret
-	targets    []*target // by openai.OpID; nil where there is no such operation
+	spec      ProviderSpec
+	base      *url.URL
+	transport http.RoundTripper
+	closeIdle func()
+	key       secret
+	targets   []*target // by openai.OpID; nil where there is no such operation
 
 	// Places: how many runs may be and are under way.
 	capacity atomic.Int64

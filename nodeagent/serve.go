@@ -95,8 +95,9 @@ type exchange struct {
 	req    *wire.ProviderTunnelRequest
 	header http.Header
 
+	runCtx  context.Context // the run's, of the tunnel
+	ctx     context.Context // of the provider's request
 	cancel  context.CancelCauseFunc
-	ctx     context.Context
 	watch   watch
 	upload  *upload // nil if the body went in one piece
 	holds   bool    // a capacity place
@@ -121,7 +122,8 @@ var errRunOver = errors.New("the run is over")
 func (e *exchange) serve(ctx context.Context) {
 	// The request has a context of its own: the run's ends with END, but the last bytes of a chunked answer may still be
 	// on their way then, and a connection that has seen them can be used again.
-	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	e.runCtx = ctx
+	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	unhook := context.AfterFunc(ctx, func() { e.cancel(context.Cause(ctx)) })
 	buf := buffers.Get().(*[readBufferSize]byte)
 
@@ -242,7 +244,10 @@ func (e *exchange) clean(detail string) string {
 
 // failed is the end of a run that something broke, unless the run was cancelled: then that is why.
 func (e *exchange) failed(code execution.Code, detail string) execution.Terminal {
-	cause := context.Cause(e.ctx)
+	cause := context.Cause(e.runCtx) // first: its end may not have reached the request's context yet
+	if cause == nil {
+		cause = context.Cause(e.ctx)
+	}
 	if c, ok := errors.AsType[*tunnel.CancelError](cause); ok {
 		return e.terminal(execution.Cancelled, c.Code, c.Reason)
 	}

@@ -235,7 +235,9 @@ func checkPort(u *url.URL) error {
 // empty segments, backslashes) has no place in a configured base.
 func cleanBasePath(u *url.URL) (string, error) {
 	path := strings.TrimSuffix(u.EscapedPath(), "/")
-	path = strings.TrimSuffix(path, "/v1")
+	for strings.HasSuffix(path, "/v1") { // all of them, so that the result reads as itself
+		path = strings.TrimSuffix(path, "/v1")
+	}
 	for i := range len(path) {
 		c := path[i]
 		switch {
