@@ -116,6 +116,11 @@ func (a *Acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.refuseRequest(w, r, err)
 		return
 	}
+	if !offersSubprotocol(r) {
+		a.wg.Done()
+		writeRefusal(w, http.StatusBadRequest, &Refusal{Code: "bad_request", Message: "the subprotocol " + wire.Subprotocol + " is required"})
+		return
+	}
 	conn, err := acceptConn(w, r)
 	if err != nil {
 		a.wg.Done()
@@ -201,12 +206,10 @@ func asRefusal(err error) *Refusal {
 
 // readRegister reads the one frame that a stranger may send.
 func (s *NodeSession) readRegister(conn messageConn) error {
-	buf := messageBuffers.Get().(*[]byte)
-	defer messageBuffers.Put(buf)
-	message, err := conn.read((*buf)[:wire.MaxMessage])
-	if err != nil {
-		return err
-	}
+	return conn.receive(s.takeRegister)
+}
+
+func (s *NodeSession) takeRegister(message []byte) error {
 	h, payload, rest, err := wire.Next(message)
 	if err != nil {
 		return err
@@ -278,7 +281,7 @@ func (s *NodeSession) answerRefused(conn messageConn, r *Refusal) {
 	timer := time.AfterFunc(farewellTime, conn.kill)
 	defer timer.Stop()
 	if s.writeRegistered(&wire.RegisterResponse{Refusal: &wire.Refusal{
-		Code: r.Code, Message: truncate(r.Message, 1024), RetryAfterMs: millis(r.RetryAfter),
+		Code: truncate(r.Code, maxCodeBytes), Message: truncate(r.Message, maxMessageBytes), RetryAfterMs: millis(r.RetryAfter),
 	}}) == nil {
 		conn.close(websocket.StatusPolicyViolation, truncate(r.Code, 64))
 	}

@@ -195,14 +195,18 @@ func (r *Run) faultLocked(code execution.Code, err error) {
 
 // frameLocked takes one frame of the run.
 func (r *Run) frameLocked(h wire.FrameHeader, payload []byte) {
-	if err := r.inOrderLocked(h); err != nil {
+	skip, err := r.checkLocked(h)
+	if err != nil {
 		if !r.decided {
 			r.faultLocked(execution.CodeProtocol, err)
 		}
-		// Still the Node's END, whatever its number.
+		// Still the Node's END, whatever is wrong with it.
 		if h.Type == wire.TypeEnd {
 			r.forgetLocked()
 		}
+		return
+	}
+	if skip {
 		return
 	}
 	if h.Type == wire.TypeEnd {

@@ -71,7 +71,8 @@ type NodeSession struct {
 	// Guarded by link.mu.
 	runs        map[uint32]*Run
 	lastID      uint32
-	online      bool
+	readied     bool // READY has arrived
+	online      bool // Directory.Ready was content
 	draining    bool // no Open
 	pending     *NodeInfo
 	drainTimer  *time.Timer
@@ -261,23 +262,17 @@ func (s *NodeSession) Command(ctx context.Context, req *wire.CommandRequest) (*w
 
 // ---- peerEnd
 
-func (s *NodeSession) streamLocked(id uint32) *stream {
-	if r := s.runs[id]; r != nil {
-		return &r.stream
-	}
-	return nil
-}
-
 func (s *NodeSession) endSentLocked(*stream) {}
 
 func (s *NodeSession) heartbeatLocked(*wire.Heartbeat) {}
 
 func (s *NodeSession) runFrameLocked(h wire.FrameHeader, payload []byte) error {
-	if r := s.runs[h.Stream]; r != nil {
+	r := s.runs[h.Stream]
+	if r != nil && r.tx.started {
 		r.frameLocked(h, payload)
 		return nil
 	}
-	if h.Stream > s.lastID {
+	if r != nil || h.Stream > s.lastID {
 		return protocolError("%s for stream %d, which was never opened", h.Type, h.Stream)
 	}
 	s.link.metrics.FramesDropped.Add(1)
@@ -328,6 +323,9 @@ func (s *NodeSession) beatLocked(payload []byte) error {
 	}
 	if hb.HighestOpen > s.lastID {
 		return protocolError("HEARTBEAT names stream %d, which was never opened", hb.HighestOpen)
+	}
+	if len(hb.OpenStreams) > wire.MaxStreams {
+		return protocolError("HEARTBEAT names %d streams, over %d", len(hb.OpenStreams), wire.MaxStreams)
 	}
 	ack := &wire.HeartbeatAck{Id: hb.Id, EdgeTimeUnixMs: time.Now().UnixMilli()}
 	known := make(map[uint32]bool, len(hb.OpenStreams))
@@ -396,7 +394,7 @@ func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
 		})
 	}
 	for _, m := range page.Models {
-		if m.Id == "" || len(m.Id) > maxNameBytes || len(m.OwnedBy) > maxNameBytes {
+		if m.Id == "" || max(len(m.Id), len(m.Provider), len(m.OwnedBy)) > maxNameBytes {
 			return fmt.Errorf("a model without a usable id")
 		}
 		info.Models = append(info.Models, ModelInfo{
@@ -414,9 +412,10 @@ func (s *NodeSession) readyLocked(payload []byte) error {
 	if err := proto.Unmarshal(payload, &ready); err != nil {
 		return protocolError("READY: %w", err)
 	}
-	if s.online {
+	if s.readied {
 		return protocolError("READY twice")
 	}
+	s.readied = true
 	s.hookLocked(func(s *NodeSession) {
 		if err := s.acceptor.cfg.Directory.Ready(s); err != nil {
 			s.link.fail(refusalEnd(err))

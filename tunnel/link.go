@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,9 @@ const (
 const (
 	// farewellTime is how long GOODBYE and the closing handshake may take before the socket is cut.
 	farewellTime = time.Second
+	// maxCodeBytes and maxMessageBytes bound what a peer's GOODBYE or refusal puts into logs and status.
+	maxCodeBytes    = 64
+	maxMessageBytes = 1024
 	// cancelWait is how long the Edge waits for END after CANCEL before it makes the terminal itself.
 	cancelWait = 10 * time.Second
 )
@@ -33,8 +37,6 @@ type peerEnd interface {
 	// sessionFrameLocked and runFrameLocked take one frame. Their error ends the session.
 	sessionFrameLocked(h wire.FrameHeader, payload []byte) error
 	runFrameLocked(h wire.FrameHeader, payload []byte) error
-	// streamLocked returns an open stream, or nil.
-	streamLocked(id uint32) *stream
 	// endSentLocked is told that END of s was serialised.
 	endSentLocked(s *stream)
 	// heartbeatLocked completes a heartbeat of ours.
@@ -94,13 +96,7 @@ func (l *link) init(conn messageConn, peer peerEnd, log *slog.Logger, metrics *M
 // readLoop reads until the connection is gone. It blocks on nothing but the socket.
 func (l *link) readLoop() {
 	for {
-		buf := messageBuffers.Get().(*[]byte)
-		message, err := l.conn.read((*buf)[:wire.MaxMessage])
-		if err == nil {
-			err = l.dispatch(message)
-		}
-		messageBuffers.Put(buf)
-		if err != nil {
+		if err := l.conn.receive(l.dispatch); err != nil {
 			l.fail(readEnd(err))
 			break
 		}
@@ -121,10 +117,9 @@ func readEnd(err error) *EndError {
 
 // drainSocket reads and drops until the socket is closed, so that the closing handshake of either end can finish.
 func (l *link) drainSocket() {
-	buf := messageBuffers.Get().(*[]byte)
-	defer messageBuffers.Put(buf)
+	drop := func([]byte) error { return nil }
 	for {
-		if _, err := l.conn.read((*buf)[:wire.MaxMessage]); err != nil && !errors.Is(err, errProtocol) {
+		if err := l.conn.receive(drop); err != nil && !errors.Is(err, errProtocol) {
 			return
 		}
 	}
@@ -153,7 +148,7 @@ func (l *link) dispatchLocked(message []byte) error {
 	defer func() { l.metrics.FramesReceived.Add(frames) }()
 	for {
 		h, payload, rest, err := wire.Next(message)
-		if err != nil {
+		if err != nil && !(errors.Is(err, wire.ErrTooLarge) && payload != nil && h.Stream != 0) {
 			return protocolError("%w", err)
 		}
 		frames++
@@ -180,9 +175,6 @@ func (l *link) frameLocked(h wire.FrameHeader, payload []byte) error {
 		l.sessionGrant += len(payload)
 	}
 	if h.Stream != 0 {
-		if !h.Type.Known() {
-			return l.unknownLocked(h)
-		}
 		return l.peer.runFrameLocked(h, payload)
 	}
 	if h.Seq != l.rxSeq {
@@ -204,9 +196,6 @@ func (l *link) unknownLocked(h wire.FrameHeader) error {
 		return protocolError("unknown mandatory frame %s", h.Type)
 	}
 	l.metrics.FramesDropped.Add(1)
-	if s := l.peer.streamLocked(h.Stream); s != nil {
-		s.rx.seq++
-	}
 	return nil
 }
 
@@ -236,19 +225,29 @@ func (l *link) sharedFrameLocked(h wire.FrameHeader, payload []byte) error {
 		if err := proto.Unmarshal(payload, &bye); err != nil {
 			return protocolError("GOODBYE: %w", err)
 		}
-		return &EndError{Code: bye.Code, Message: bye.Message, Remote: true, Run: execution.CodeSessionLost}
+		return &EndError{Code: truncate(bye.Code, maxCodeBytes), Message: truncate(bye.Message, maxMessageBytes), Remote: true, Run: execution.CodeSessionLost}
 	default: // HEARTBEAT
 		return l.peer.sessionFrameLocked(h, payload)
 	}
 }
 
-// inOrderLocked checks the order of a run's frame.
-func (s *stream) inOrderLocked(h wire.FrameHeader) error {
+// checkLocked checks what any frame of a run must keep to: its order, its size, its type. skip is set for one that
+// this version does not know and may ignore.
+func (s *stream) checkLocked(h wire.FrameHeader) (skip bool, err error) {
 	if h.Seq != s.rx.seq {
-		return fmt.Errorf("frame %s has seq %d, want %d", h.Type, h.Seq, s.rx.seq)
+		return false, fmt.Errorf("frame %s has seq %d, want %d", h.Type, h.Seq, s.rx.seq)
 	}
 	s.rx.seq++
-	return nil
+	switch {
+	case h.Length > wire.MaxPayload:
+		return false, fmt.Errorf("frame %s has %d bytes, over %d", h.Type, h.Length, wire.MaxPayload)
+	case h.Type.Known():
+		return false, nil
+	case h.Flags&wire.FlagIgnorable == 0:
+		return false, fmt.Errorf("unknown mandatory frame %s", h.Type)
+	}
+	s.link.metrics.FramesDropped.Add(1)
+	return true, nil
 }
 
 // windowLocked takes a run's WINDOW.
@@ -392,7 +391,9 @@ func closeStatus(code string) websocket.StatusCode {
 	}
 }
 
+// truncate makes text fit for a message: at most n bytes, and UTF-8, without which it could not be encoded.
 func truncate(s string, n int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= n {
 		return s
 	}

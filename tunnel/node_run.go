@@ -249,10 +249,14 @@ func (r *NodeRun) faultLocked(code execution.Code, err error) {
 
 // frameLocked takes one frame of the run.
 func (r *NodeRun) frameLocked(h wire.FrameHeader, payload []byte) {
-	if err := r.inOrderLocked(h); err != nil {
+	skip, err := r.checkLocked(h)
+	if err != nil {
 		if !r.tx.dead {
 			r.faultLocked(execution.CodeProtocol, err)
 		}
+		return
+	}
+	if skip {
 		return
 	}
 	if err := r.orderedFrameLocked(h, payload); err != nil && !r.tx.dead {

@@ -41,13 +41,6 @@ type nodeSession struct {
 	idle      []chan struct{}
 }
 
-func (s *nodeSession) streamLocked(id uint32) *stream {
-	if r := s.runs[id]; r != nil {
-		return &r.stream
-	}
-	return nil
-}
-
 func (s *nodeSession) heartbeatLocked(hb *wire.Heartbeat) {
 	hb.HighestOpen = s.highest
 	hb.OpenStreams = make([]uint32, 0, len(s.runs))
@@ -192,6 +185,8 @@ func (s *nodeSession) openFrameLocked(h wire.FrameHeader, payload []byte) error 
 		return protocolError("OPEN before READY_ACK")
 	case h.Seq != 0:
 		return protocolError("OPEN with seq %d", h.Seq)
+	case h.Length > wire.MaxPayload:
+		return protocolError("OPEN: %w", wire.ErrTooLarge)
 	case len(s.runs) >= s.maxStreams:
 		return protocolError("OPEN beyond %d runs at once", s.maxStreams)
 	}

@@ -87,6 +87,11 @@ func (s *stream) appendBodyLocked(p []byte, border bool) {
 	}
 	if n := len(s.tx.queue); n > 0 {
 		if last := &s.tx.queue[n-1]; last.typ == wire.TypeBody && !last.shared {
+			if last.off > 0 && len(last.data)+len(p) > cap(last.data) {
+				// Drop what is out already: a stream that is never idle must not keep its whole past.
+				last.data = last.data[:copy(last.data, last.data[last.off:])]
+				last.off = 0
+			}
 			last.data = append(last.data, p...)
 			last.flags = flags
 			s.tx.queued += len(p)
@@ -147,7 +152,7 @@ func (s *stream) scheduleLocked() {
 
 // popLocked removes the first item, keeping its buffer for the next body.
 func (s *stream) popLocked() {
-	if item := &s.tx.queue[0]; item.typ == wire.TypeBody && !item.shared && cap(item.data) <= sendBufferLimit {
+	if item := &s.tx.queue[0]; item.typ == wire.TypeBody && !item.shared && cap(item.data) <= 2*sendBufferLimit {
 		s.tx.spare = item.data[:0]
 	}
 	copy(s.tx.queue, s.tx.queue[1:])

@@ -525,7 +525,7 @@ func dialError(resp *http.Response, err error) error {
 	if json.Unmarshal(body, &answer) != nil || answer.Error.Code == "" {
 		return fmt.Errorf("the Edge's URL answered %s: %w", resp.Status, err)
 	}
-	r := &Refusal{Code: answer.Error.Code, Message: answer.Error.Message}
+	r := &Refusal{Code: truncate(answer.Error.Code, maxCodeBytes), Message: truncate(answer.Error.Message, maxMessageBytes)}
 	if d, perr := time.ParseDuration(resp.Header.Get("Retry-After") + "s"); perr == nil {
 		r.RetryAfter = min(d, backoffMax)
 	}
@@ -544,7 +544,7 @@ func (n *nodeSession) registerNode() error {
 		HighestGenerationSeen: uint64(s.seen),
 		Labels:                info.Labels,
 		Providers:             wireProviders(info.Providers[:min(len(info.Providers), pageSize)]),
-		SoftwareVersion:       info.Version,
+		SoftwareVersion:       truncate(info.Version, maxNameBytes),
 	}
 	if s.current != nil {
 		req.ReplacesGeneration = uint64(s.current.generation)
@@ -565,12 +565,13 @@ func (n *nodeSession) registerNode() error {
 }
 
 func (n *nodeSession) readRegistered() error {
-	buf := messageBuffers.Get().(*[]byte)
-	defer messageBuffers.Put(buf)
-	message, err := n.link.conn.read((*buf)[:wire.MaxMessage])
-	if err != nil {
-		return fmt.Errorf("the Edge did not answer REGISTER: %w", err)
+	if err := n.link.conn.receive(n.takeRegistered); err != nil {
+		return fmt.Errorf("register: %w", err)
 	}
+	return nil
+}
+
+func (n *nodeSession) takeRegistered(message []byte) error {
 	h, payload, rest, err := wire.Next(message)
 	if err != nil {
 		return err
@@ -583,7 +584,7 @@ func (n *nodeSession) readRegistered() error {
 		return protocolError("REGISTERED: %w", err)
 	}
 	if r := answer.Refusal; r != nil {
-		return &Refusal{Code: r.Code, Message: r.Message, RetryAfter: time.Duration(r.RetryAfterMs) * time.Millisecond}
+		return &Refusal{Code: truncate(r.Code, maxCodeBytes), Message: truncate(r.Message, maxMessageBytes), RetryAfter: time.Duration(r.RetryAfterMs) * time.Millisecond}
 	}
 	if answer.Generation == 0 || answer.MaxStreams == 0 || answer.ProtocolVersion != wire.ProtocolVersion {
 		return protocolError("REGISTERED without generation, max_streams or a version that this Node speaks")

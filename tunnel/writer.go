@@ -102,7 +102,7 @@ func (l *link) fillUrgentLocked(f *fill) bool {
 			u.stream.tx.seq++
 		}
 	}
-	l.urgent = append(l.urgent[:0], l.urgent[sent:]...)
+	l.urgent = dropFirst(l.urgent, sent)
 	if len(l.urgent) > 0 {
 		return false
 	}
@@ -130,8 +130,15 @@ func (l *link) fillWindowsLocked(f *fill) bool {
 		s.tx.seq++
 		s.rx.grant = 0
 	}
-	l.windows = append(l.windows[:0], l.windows[sent:]...)
+	l.windows = dropFirst(l.windows, sent)
 	return len(l.windows) == 0
+}
+
+// dropFirst removes the first n elements in place and keeps no pointer to them.
+func dropFirst[T any](list []T, n int) []T {
+	left := copy(list, list[n:])
+	clear(list[left:])
+	return list[:left]
 }
 
 // fillCtlLocked reports whether every control frame that is at the head of its stream went in. A frame that doesn't

@@ -116,7 +116,8 @@ func AppendFrame(dst []byte, h FrameHeader, payload []byte) []byte {
 	return append(AppendHeader(dst, h), payload...)
 }
 
-// What Next can find wrong. Each is an error of the session: after it the message can't be read on.
+// What Next can find wrong. Each is an error of the session: after it the message can't be read on. The one exception
+// is ErrTooLarge on a run's stream when the whole frame is in the message: see Next.
 var (
 	ErrTruncated = errors.New("frame: the message ends inside a frame")
 	ErrReserved  = errors.New("frame: reserved bytes are not 0")
@@ -126,7 +127,8 @@ var (
 )
 
 // Next splits the first frame off message. The payload aliases message. An unknown type is not an error here: whether
-// it may be ignored is in its flags.
+// it may be ignored is in its flags. With ErrTooLarge come the header and, if the message holds all of the frame, its
+// payload and the rest: the fault is then of the frame's stream, and the others need not suffer.
 func Next(message []byte) (h FrameHeader, payload, rest []byte, err error) {
 	if len(message) < HeaderSize {
 		if len(message) == 0 {
@@ -144,15 +146,18 @@ func Next(message []byte) (h FrameHeader, payload, rest []byte, err error) {
 	switch {
 	case message[2] != 0 || message[3] != 0:
 		return h, nil, nil, ErrReserved
-	case h.Length > MaxPayload:
+	case h.Length > MaxMessage:
 		return h, nil, nil, ErrTooLarge
 	case int(h.Length) > len(message)-HeaderSize:
 		return h, nil, nil, ErrTruncated
 	case h.Type.Known() && h.Stream == 0 && !h.Type.OnSession(), h.Type.Known() && h.Stream != 0 && !h.Type.OnRun():
 		return h, nil, nil, ErrPlacement
 	}
+	if h.Length > MaxPayload {
+		err = ErrTooLarge
+	}
 	end := HeaderSize + int(h.Length)
-	return h, message[HeaderSize:end:end], message[end:], nil
+	return h, message[HeaderSize:end:end], message[end:], err
 }
 
 // AppendWindow appends the payload of a WINDOW frame: credit in bytes.
