@@ -198,17 +198,28 @@ func (p *envelopeParser) takeModel(raw []byte) *Error {
 	return checkModel(p.e.Model)
 }
 
-// checkModel says what is wrong with a model's name: it goes into logs, metrics, headers and other systems' requests.
+// checkModel refuses a model's name that can't be one.
 func checkModel(name string) *Error {
+	if fault := modelFault(name); fault != "" {
+		return InvalidRequest("model", fault)
+	}
+	return nil
+}
+
+var modelLengthFault = fmt.Sprintf("model must have 1 to %d bytes", MaxModelLength)
+
+// modelFault says what is wrong with a model's name, or nothing: it goes into logs, metrics, headers and other
+// systems' requests.
+func modelFault(name string) string {
 	if name == "" || len(name) > MaxModelLength {
-		return InvalidRequest("model", fmt.Sprintf("model must have 1 to %d bytes", MaxModelLength))
+		return modelLengthFault
 	}
 	for _, r := range name {
 		if r == utf8.RuneError || unicode.IsControl(r) {
-			return InvalidRequest("model", "model must be valid UTF-8 without control characters")
+			return "model must be valid UTF-8 without control characters"
 		}
 	}
-	return nil
+	return ""
 }
 
 func takeBool(f field, raw []byte, v, set *bool) *Error {

@@ -44,7 +44,7 @@ func ParseModelList(body []byte) ([]Model, error) {
 	seen := make(map[string]bool)
 	for el := arrayElements(list); el.next() && len(models) < MaxModels; {
 		m := parseModel(el.val)
-		if checkModel(m.ID) == nil && !seen[m.ID] {
+		if modelFault(m.ID) == "" && !seen[m.ID] {
 			seen[m.ID] = true
 			models = append(models, m)
 		}

@@ -7,34 +7,48 @@ import (
 )
 
 // shape remembers what the last uneventful chunks of a stream looked like. An engine's chunks differ in the text of
-// one string and in nothing else, so that most of them are told by comparing what is around that string, at a fraction
-// of the cost of searching them for every key that matters.
+// one or two strings and in nothing else, so that most of them are told by comparing what is around those strings, at
+// a fraction of the cost of searching them for every key that matters.
 //
-// It only ever says "the same members as one that was looked at": around the hole all bytes are equal, the hole is the
-// inside of a member's string value, and what stands in it now cannot end that string.
+// It only ever says "the same members as one that was looked at": between the holes all bytes are equal, a hole is the
+// inside of a member's string value, and what stands in it now cannot have ended that string early.
 type shape struct {
-	last      []byte // the last uneventful payload that was looked at
-	pre, post int    // the hole is last[pre:len(last)-post]; post is 0 while there is none
-	misses    int    // in a row
+	last   []byte             // the last uneventful payload that was looked at
+	parts  [maxHoles + 1]span // of last: what is around the holes
+	n      int                // how many parts; 0 while no shape is known
+	misses int                // in a row
 }
 
 const (
+	maxHoles = 3
 	// maxShape is the longest payload that is remembered: memory per stream.
 	maxShape = 1 << 10
-	// maxMisses ends the learning on streams whose chunks differ in more than one place.
+	// maxMisses ends the learning on streams whose chunks differ in other ways.
 	maxMisses = 8
 )
 
 // match reports whether data looks like those that were learned.
 func (s *shape) match(data []byte) bool {
-	if s.post == 0 || len(data) < s.pre+s.post {
-		return false
+	if s.n == 0 {
+		return len(data) > 0 && string(data) == string(s.last)
 	}
-	end := len(data) - s.post
-	if string(data[:s.pre]) != string(s.last[:s.pre]) || string(data[end:]) != string(s.last[len(s.last)-s.post:]) {
-		return false
+	rest := data
+	for i := range s.n {
+		part := s.last[s.parts[i].start:s.parts[i].end]
+		if len(rest) < len(part) || string(rest[:len(part)]) != string(part) {
+			return false
+		}
+		rest = rest[len(part):]
+		if i == s.n-1 {
+			break
+		}
+		q := bytes.IndexByte(rest, '"')
+		if q < 0 || (q > 0 && rest[q-1] == '\\') {
+			return false
+		}
+		rest = rest[q:]
 	}
-	if hole := data[s.pre:end]; len(hole) > 0 && (hole[len(hole)-1] == '\\' || bytes.IndexByte(hole, '"') >= 0) {
+	if len(rest) > 0 {
 		return false
 	}
 	s.misses = 0
@@ -47,31 +61,58 @@ func (s *shape) learn(data []byte) {
 		return
 	}
 	s.misses++
-	s.pre, s.post = 0, 0
-	if at := commonPrefix(s.last, data); at > 0 {
-		s.pre, s.post = hole(data, at)
+	s.n = 0
+	if !s.compare(data) {
+		s.n = 0
 	}
 	s.last = append(s.last[:0], data...)
 }
 
-// hole returns how many bytes stand before and after the inside of the member's string value that holds offset at; 0
-// and 0 if none does.
-func hole(data []byte, at int) (pre, post int) {
-	s := scanner{b: data}
-	for i := 0; ; {
-		q := bytes.IndexByte(data[i:], '"')
+// compare finds the strings in which data differs from last, and returns false if it differs in anything else.
+func (s *shape) compare(data []byte) bool {
+	a, b := scanner{b: s.last}, scanner{b: data}
+	from, fromA := 0, 0 // the next part
+	for {
+		n := commonPrefix(a.b[fromA:], b.b[from:])
+		if from+n == len(data) && fromA+n == len(s.last) {
+			s.parts[s.n] = span{from, len(data)}
+			s.n++
+			return s.n > 1
+		}
+		open := openQuote(&b, from, from+n)
+		if open < 0 || s.n == maxHoles {
+			return false
+		}
+		s.parts[s.n] = span{from, open + 1}
+		s.n++
+		openA := fromA + open - from
+		if from, fromA = b.str(open)-1, a.str(openA)-1; from < 0 || fromA < 0 {
+			return false
+		}
+	}
+}
+
+// openQuote returns the offset of the quote that opens the member's string value in which the offset at lies, -1 if
+// there is none. from is 0 or the offset of a closing quote.
+func openQuote(s *scanner, from, at int) int {
+	i := from
+	if i > 0 {
+		i++
+	}
+	for {
+		q := bytes.IndexByte(s.b[min(i, len(s.b)):], '"')
 		if q < 0 || i+q >= at {
-			return 0, 0
+			return -1
 		}
 		open := i + q
 		if i = s.str(open); i < 0 {
-			return 0, 0
+			return -1
 		}
 		if i > at {
-			if before := bytes.TrimRight(data[:open], " "); !bytes.HasSuffix(before, []byte(":")) {
-				return 0, 0
+			if !bytes.HasSuffix(bytes.TrimRight(s.b[:open], " "), []byte(":")) {
+				return -1
 			}
-			return open + 1, len(data) - (i - 1)
+			return open
 		}
 	}
 }

@@ -52,11 +52,8 @@ func (f *StreamFilter) event(ev, single []byte, size int) verdict {
 		return pass
 	}
 	var data, name, oldError []byte
-	if len(single) > 5 && string(single[:5]) == "data:" {
-		if data = single[5:]; data[0] == ' ' {
-			data = data[1:]
-		}
-	} else {
+	var ok bool
+	if data, ok = fieldValue(single, "data:"); !ok {
 		data, name, oldError = f.fields(ev)
 	}
 	switch {
@@ -86,10 +83,7 @@ func (f *StreamFilter) fields(ev []byte) (data, name, oldError []byte) {
 	for len(ev) > 0 {
 		var line []byte
 		line, ev = cutLine(ev)
-		field, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(field) {
-		case "data":
+		if value, ok := fieldValue(line, "data:"); ok {
 			if lines++; lines == 1 {
 				data = value
 				continue
@@ -99,9 +93,9 @@ func (f *StreamFilter) fields(ev []byte) (data, name, oldError []byte) {
 			}
 			f.joined = append(append(f.joined, '\n'), value...)
 			data = f.joined
-		case "event":
+		} else if value, ok := fieldValue(line, "event:"); ok {
 			name = value
-		case "error":
+		} else if value, ok := fieldValue(line, "error:"); ok {
 			oldError = value
 		}
 	}
@@ -111,9 +105,20 @@ func (f *StreamFilter) fields(ev []byte) (data, name, oldError []byte) {
 	return data, name, oldError
 }
 
+// fieldValue returns the value of a line that has this field; name ends with the colon.
+func fieldValue(line []byte, name string) ([]byte, bool) {
+	if len(line) < len(name) || string(line[:len(name)]) != name {
+		return nil, false
+	}
+	if line = line[len(name):]; len(line) > 0 && line[0] == ' ' {
+		line = line[1:]
+	}
+	return line, true
+}
+
 // cutLine takes the first line off b. LF, CRLF and CR end it.
 func cutLine(b []byte) (line, rest []byte) {
-	i := bytes.IndexAny(b, "\r\n")
+	i := lineBreak(b)
 	if i < 0 {
 		return b, nil
 	}
@@ -134,6 +139,14 @@ func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 			return pass
 		}
 	}
+	flat := string(name) == "error" // an error by the event's name only: some clients take it for a chunk
+	if !wellFormed(data) {
+		if flat {
+			f.fault(ProviderFailed(""), false)
+			return last
+		}
+		return pass // clients will complain, and rightly
+	}
 	c := readChunk(data)
 	f.complete = f.complete || c.finished
 	if c.usage.Known {
@@ -142,7 +155,7 @@ func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 	switch {
 	case c.err != nil:
 		f.fault(streamedError(c.err), true)
-	case string(name) == "error": // flat, and an error by the event's name only: some clients take it for a chunk
+	case flat:
 		f.fault(streamedError(data), false)
 		return last
 	case f.withhold && c.usageOnly && size <= maxHeld && !hasChoices(ev):

@@ -1,0 +1,283 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestParseEnvelope(t *testing.T) {
+	for _, c := range []struct {
+		body string
+		want Envelope // its exported fields
+	}{
+		{`{}`, Envelope{}},
+		{` {"model" : "gpt-4o" } `, Envelope{Model: "gpt-4o"}},
+		{`{"messages":[{"model":"no"}],"model":"a/b:c","stream":true}`, Envelope{Model: "a/b:c", Stream: true, StreamSet: true}},
+		{`{"model":"m","stream":false}`, Envelope{Model: "m", StreamSet: true}},
+		{`{"model":"m","stream":null,"stream_options":null}`, Envelope{Model: "m"}},
+		{`{"model":"m","stream_options":{}}`, Envelope{Model: "m"}},
+		{`{"model":"m","stream_options":{"include_obfuscation":false,"include_usage":true}}`, Envelope{Model: "m", IncludeUsage: true}},
+		{`{"model":"m","stream_options":{"include_usage":null}}`, Envelope{Model: "m"}},
+		{`{"model":"a\/b\u0041\u00e9\ud83d\ude00"}`, Envelope{Model: "a/bAé😀"}},
+		{`{"user":"u","session_id":"s","prompt_cache_key":"k","model":"m"}`,
+			Envelope{Model: "m", User: "u", SessionID: "s", PromptCacheKey: "k"}},
+		{`{"user":"u1","user":null,"user":"u\n2","session_id":null,"model":"m"}`, Envelope{Model: "m", User: "u\n2"}},
+		{`{"user":"` + strings.Repeat("u", MaxHintLength) + `"}`, Envelope{User: strings.Repeat("u", MaxHintLength)}},
+		{`{"user":"` + strings.Repeat("u", MaxHintLength+1) + `"}`, Envelope{}},
+		{`{"User":"x","mode":"y","models":["z"],"model":"m","streams":1,"stream_option":2}`, Envelope{Model: "m"}},
+		{`{"model":"` + strings.Repeat("m", MaxModelLength) + `"}`, Envelope{Model: strings.Repeat("m", MaxModelLength)}},
+		{`{"input":[1,-0,2.5e-3,1E+9,true,false,null,[],{}],"model":"m"}`, Envelope{Model: "m"}},
+		{strings.Repeat("\n", 1<<20) + `{"model":"m"}`, Envelope{Model: "m"}},
+	} {
+		e, err := ParseEnvelope([]byte(c.body))
+		if err != nil {
+			t.Errorf("%.80s: %v", c.body, err)
+			continue
+		}
+		if got := exported(e); got != c.want {
+			t.Errorf("%.80s: %+v, want %+v", c.body, got, c.want)
+		}
+	}
+}
+
+// exported keeps only what callers see.
+func exported(e Envelope) Envelope {
+	return Envelope{Model: e.Model, Stream: e.Stream, StreamSet: e.StreamSet, IncludeUsage: e.IncludeUsage,
+		SessionID: e.SessionID, PromptCacheKey: e.PromptCacheKey, User: e.User}
+}
+
+func TestParseEnvelopeFindsModelBehindImage(t *testing.T) {
+	body := []byte(`{"messages":[{"content":"` + strings.Repeat("QUJD", 30<<18) + `"}],"model":"vision","stream":true}`)
+	e, err := ParseEnvelope(body)
+	if err != nil || e.Model != "vision" || !e.Stream {
+		t.Fatalf("%+v %v", exported(e), err)
+	}
+	if n := testing.AllocsPerRun(3, func() { _, _ = ParseEnvelope(body) }); n > 1 {
+		t.Errorf("%v allocations for a large body", n)
+	}
+}
+
+func TestParseEnvelopeRefuses(t *testing.T) {
+	deep := func(n int) string {
+		return `{"model":"m","x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`
+	}
+	if _, err := ParseEnvelope([]byte(deep(maxDepth - 1))); err != nil {
+		t.Errorf("depth %d: %v", maxDepth, err)
+	}
+	for body, param := range map[string]string{
+		"": "", "  ": "", "null": "", `"x"`: "", "[]": "", "{": "", "}": "", `{"model":"m"`: "", `{"model":"m"}}`: "", `{"model":"m"} x`: "",
+		`{"model":"m",}`: "", `{,"model":"m"}`: "", `{"model" "m"}`: "", `{model:"m"}`: "", `{'model':'m'}`: "", `{"a":01}`: "", `{"a":1.}`: "",
+		`{"a":.5}`: "", `{"a":+1}`: "", `{"a":1e}`: "", `{"a":-}`: "", `{"a":NaN}`: "", `{"a":tru}`: "", `{"a":"` + "\n" + `"}`: "", `{"a":"\x"}`: "",
+		`{"a":"\u12g4"}`: "", `{"a":"\`: "", "\ufeff{}": "", `{"a":[1,]}`: "", `{"a":[1 2]}`: "", `{"a":{"b"}}`: "", "{\"a\":1\x00}": "",
+		`{"model":"m"}{"model":"n"}`: "",
+		deep(maxDepth):               "", deep(100_000): "",
+		`{"stream_options":{"a":1,}}`: "", `{"stream_options":{`: "", `{"stream_options":`: "", `{"stream_options":{"include_usage"}}`: "",
+
+		`{"model":1}`: "model", `{"model":null}`: "model", `{"model":["m"]}`: "model", `{"model":{}}`: "model", `{"model":""}`: "model",
+		`{"model":"` + strings.Repeat("m", MaxModelLength+1) + `"}`: "model",
+		`{"model":"` + strings.Repeat("m", 1<<20) + `"}`:            "model",
+		`{"model":"a\nb"}`: "model", `{"model":"a\u0000"}`: "model", `{"model":"a\u007f"}`: "model", `{"model":"a\u0085"}`: "model",
+		`{"model":"a\ud800"}`: "model", "{\"model\":\"a\xff\"}": "model",
+		`{"model":"a","model":"b"}`: "model", `{"model":"a","model":"a"}`: "model", `{"model":"a","MODEL":"b"}`: "model", `{"Model":"a"}`: "model",
+		`{"model":"a","m\u006fdel":"b"}`: "model", `{"\u006d\u006f\u0064\u0065\u006c":"b"}`: "model", `{"m\u004fdel":"b"}`: "model",
+
+		`{"stream":"true"}`: "stream", `{"stream":1}`: "stream", `{"stream":[]}`: "stream", `{"stream":true,"stream":false}`: "stream",
+		`{"STREAM":true}`: "stream", `{"ſtream":true}`: "stream", `{"\u017ftream":true}`: "stream", `{"s\u0074ream":true}`: "stream",
+
+		`{"stream_options":1}`: "stream_options", `{"stream_options":[]}`: "stream_options", `{"stream_options":{},"stream_options":{}}`: "stream_options",
+		`{"Stream_Options":{}}`: "stream_options", `{"ſtream_optionſ":{}}`: "stream_options",
+		`{"stream_options":{"include_usage":1}}`:                           "stream_options.include_usage",
+		`{"stream_options":{"include_usage":true,"include_usage":false}}`:  "stream_options.include_usage",
+		`{"stream_options":{"Include_Usage":true}}`:                        "stream_options.include_usage",
+		`{"stream_options":{"include_u\u0073age":true}}`:                   "stream_options.include_usage",
+		`{"stream_options":{"include_u\u017fage":true,"include_usage":1}}`: "stream_options.include_usage",
+
+		`{"user":1}`: "user", `{"session_id":{}}`: "session_id", `{"prompt_cache_key":true}`: "prompt_cache_key",
+	} {
+		_, err := ParseEnvelope([]byte(body))
+		e, ok := errors.AsType[*Error](err)
+		if !ok {
+			t.Errorf("%.80q passed (%v)", body, err)
+			continue
+		}
+		if e.Status != 400 || e.Type != "invalid_request_error" || e.Param != param || e.Message == "" || !e.NoRetry {
+			t.Errorf("%.80q: %+v, want param %q", body, e, param)
+		}
+		if len(e.Message) > 300 {
+			t.Errorf("%.80q: the message repeats the request: %.100s", body, e.Message)
+		}
+	}
+}
+
+func TestRewrite(t *testing.T) {
+	for _, c := range []struct {
+		body  string
+		model string
+		usage bool
+		want  string
+	}{
+		{`{"model":"a","stream":true}`, "", false, `{"model":"a","stream":true}`},
+		{`{"model":"a","stream":true}`, "a", false, `{"model":"a","stream":true}`},
+		{`{ "stream" : true , "model" : "a" }`, "b/c:1", false, `{ "stream" : true , "model" : "b/c:1" }`},
+		{`{"model":"\u0061"}`, "a", false, `{"model":"a"}`},
+		{`{"model":"a"}`, "say \"hi\"\\", false, `{"model":"say \"hi\"\\"}`},
+		{`{}`, "b", false, `{"model":"b"}`},
+		{`{"x":1}`, "b", false, `{"model":"b","x":1}`},
+		{`{"model":"a"}`, "", true, `{"model":"a"}`},
+		{`{"model":"a","stream":true}`, "", true, `{"stream_options":{"include_usage":true},"model":"a","stream":true}`},
+		{`{"model":"a","stream":true,"stream_options":null}`, "b", true, `{"model":"b","stream":true,"stream_options":{"include_usage":true}}`},
+		{`{"stream_options":{ },"model":"a","stream":true}`, "b", true, `{"stream_options":{"include_usage":true },"model":"b","stream":true}`},
+		{`{"model":"a","stream":true,"stream_options":{"x":[1]}}`, "", true, `{"model":"a","stream":true,"stream_options":{"include_usage":true,"x":[1]}}`},
+		{`{"model":"a","stream":true,"stream_options":{"include_usage":false}}`, "", true, `{"model":"a","stream":true,"stream_options":{"include_usage":true}}`},
+		{`{"model":"a","stream":true,"stream_options":{"include_usage":null,"x":1}}`, "", true, `{"model":"a","stream":true,"stream_options":{"include_usage":true,"x":1}}`},
+		{`{"model":"a","stream":true,"stream_options":{"include_usage":true}}`, "a", true, `{"model":"a","stream":true,"stream_options":{"include_usage":true}}`},
+		{`{"stream":true}`, "b", true, `{"model":"b","stream_options":{"include_usage":true},"stream":true}`},
+	} {
+		body := []byte(c.body)
+		e, err := ParseEnvelope(body)
+		if err != nil {
+			t.Fatalf("%s: %v", c.body, err)
+		}
+		got := e.Rewrite(body, RewriteSpec{Model: c.model, IncludeUsage: c.usage})
+		if string(got) != c.want {
+			t.Errorf("%s with %q, usage %t:\n%s, want\n%s", c.body, c.model, c.usage, got, c.want)
+		}
+		if c.body == c.want && &got[0] != &body[0] {
+			t.Errorf("%s: copied although nothing changed", c.body)
+		}
+		if string(body) != c.body {
+			t.Errorf("%s: the client's body was changed", c.body)
+		}
+	}
+}
+
+// oracle is the request as encoding/json reads it.
+type oracle struct {
+	valid   bool // one object, and nothing else
+	fields  map[string]json.RawMessage
+	special bool // a name occurs twice, or is a variant of a routed one
+}
+
+func readOracle(body []byte) (o oracle) {
+	o.valid = json.Valid(body) && len(bytes.TrimLeft(body, " \t\r\n")) > 0 && bytes.TrimLeft(body, " \t\r\n")[0] == '{'
+	if !o.valid {
+		return o
+	}
+	if err := json.Unmarshal(body, &o.fields); err != nil {
+		return oracle{}
+	}
+	o.special = oddNames(body, "model", "stream", "stream_options")
+	if options := o.fields["stream_options"]; len(options) > 0 && options[0] == '{' {
+		o.special = o.special || oddNames(options, "include_usage")
+	}
+	return o
+}
+
+// oddNames reports whether an object's members have one of the names more than once or in another spelling.
+func oddNames(obj []byte, names ...string) bool {
+	d := json.NewDecoder(bytes.NewReader(obj))
+	seen := map[string]int{}
+	if _, err := d.Token(); err != nil {
+		return true
+	}
+	for d.More() {
+		k, err := d.Token()
+		if err != nil {
+			return true
+		}
+		for _, n := range names {
+			if strings.EqualFold(k.(string), n) {
+				if seen[n]++; k != n || seen[n] > 1 {
+					return true
+				}
+			}
+		}
+		var skip json.RawMessage
+		if d.Decode(&skip) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// FuzzEnvelope compares with encoding/json: the same documents are valid, and the model that the Edge checks is the
+// one that a decoder runs, before and after a rewrite.
+func FuzzEnvelope(f *testing.F) {
+	for _, s := range []string{
+		string(chatBody), `{"model":"a","MODEL":"b"}`, `{"stream":true,"stream_options":{"include_usage":false,"x":1}}`, `{"a":[1,-2.5e3,"\u00e9\\",{"b":null}]}`,
+		`{"m\u006fdel":"x"}`, `{"model":"\ud83d\ude00"}`, `[]`, `{"user":"u","session_id":"s"}`, `{"stream_options":null,"stream":true}`, `{"ſtream":1}`, `{}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		e, err := ParseEnvelope(body)
+		o := readOracle(body)
+		if err != nil {
+			fault := err.(*Error)
+			if o.valid && fault.Param == "" && !strings.Contains(fault.Message, "deeper") {
+				t.Fatalf("encoding/json takes what was refused: %v", err)
+			}
+			return
+		}
+		if !o.valid {
+			t.Fatal("passed, but encoding/json refuses it")
+		}
+		if o.special {
+			t.Fatal("a routed field that is there twice or in another spelling passed")
+		}
+		checkDecoded(t, e, o.fields)
+		if checkModel("m/é\"1") != nil {
+			t.Fatal("bad test")
+		}
+		out := e.Rewrite(body, RewriteSpec{Model: "m/é\"1", IncludeUsage: true})
+		after := readOracle(out)
+		if !after.valid || after.special {
+			t.Fatalf("the rewritten body is broken: %q", out)
+		}
+		e2, err := ParseEnvelope(out)
+		if err != nil || e2.Model != "m/é\"1" || (e.Stream && !e2.IncludeUsage) {
+			t.Fatalf("the rewritten body reads as %+v, %v", e2, err)
+		}
+		delete(o.fields, "model")
+		delete(after.fields, "model")
+		if e.Stream {
+			delete(o.fields, "stream_options")
+			delete(after.fields, "stream_options")
+		}
+		if !reflect.DeepEqual(o.fields, after.fields) {
+			t.Fatalf("the rewrite changed something else: %q became %q", body, out)
+		}
+	})
+}
+
+func checkDecoded(t *testing.T, e Envelope, fields map[string]json.RawMessage) {
+	t.Helper()
+	for name, got := range map[string]string{"model": e.Model, "user": e.User, "session_id": e.SessionID, "prompt_cache_key": e.PromptCacheKey} {
+		var want string
+		if raw, ok := fields[name]; ok && json.Unmarshal(raw, &want) != nil {
+			t.Fatalf("%s is no string for encoding/json", name)
+		}
+		if len(fields[name]) <= MaxHintLength && got != strings.ToValidUTF8(got, "?") {
+			continue // invalid UTF-8 in a hint: encoding/json replaces it
+		}
+		if got != want && len(fields[name]) <= MaxHintLength {
+			t.Fatalf("%s is %q here and %q for encoding/json", name, got, want)
+		}
+	}
+	var stream bool
+	if raw, ok := fields["stream"]; ok && json.Unmarshal(raw, &stream) != nil || stream != e.Stream {
+		t.Fatalf("stream is %t here and %s for encoding/json", e.Stream, raw)
+	}
+	var options struct {
+		IncludeUsage bool `json:"include_usage"`
+	}
+	if raw, ok := fields["stream_options"]; ok {
+		if err := json.Unmarshal(raw, &options); err != nil || options.IncludeUsage != e.IncludeUsage {
+			t.Fatalf("include_usage is %t here and in %s for encoding/json (%v)", e.IncludeUsage, raw, err)
+		}
+	}
+}
