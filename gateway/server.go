@@ -64,12 +64,40 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	public, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: listen on %q: %w", cfg.Listen, err)
+	}
+	if cfg.Auth == AuthNone && !public.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		public.Close()
+		return nil, fmt.Errorf("gateway: Auth %q is for loopback only, and %q is not: listen on 127.0.0.1 or use keys", AuthNone, cfg.Listen)
+	}
+	private, err := net.Listen("tcp", cfg.AdminListen)
+	if err != nil {
+		public.Close()
+		return nil, fmt.Errorf("gateway: listen on %q (admin): %w", cfg.AdminListen, err)
+	}
+	s, err := newServer(cfg, public, private)
+	if err != nil {
+		public.Close()
+		private.Close()
+	}
+	return s, err
+}
+
+// newServer builds the Edge on two bound listeners; cfg was checked.
+func newServer(cfg Config, public, private net.Listener) (*Server, error) {
 	s := &Server{
 		cfg: cfg, via: "1.1 iop-" + cfg.EdgeID, log: cfg.Logger, started: time.Now(),
 		adm:         admission.New(admission.Config{QueueLimit: cfg.QueueLimit}),
 		crossOrigin: http.NewCrossOriginProtection(),
-		bodies:      budget{limit: cfg.BodyBudget},
-		ended:       make(chan struct{}),
+		listener:    public, adminLn: private,
+		bodies: budget{limit: cfg.BodyBudget},
+		ended:  make(chan struct{}),
+	}
+	tlsConfig, err := s.tlsConfig()
+	if err != nil {
+		return nil, err
 	}
 	if s.reg, err = registry.New(registry.Config{Store: cfg.Store, Admission: s.adm, Logger: s.log}); err != nil {
 		return nil, err
@@ -81,34 +109,11 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.metrics = newMetrics(s)
-	if err := s.listen(); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// listen makes both servers and binds their listeners.
-func (s *Server) listen() error {
-	tlsConfig, err := s.tlsConfig()
-	if err != nil {
-		return err
-	}
 	s.public = s.httpServer(http.HandlerFunc(s.servePublic), tlsConfig)
 	s.admin = s.httpServer(admin.New(admin.Config{
-		Store: s.cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
+		Store: cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
 	}), nil)
-	if s.listener, err = net.Listen("tcp", s.cfg.Listen); err != nil {
-		return fmt.Errorf("gateway: listen on %q: %w", s.cfg.Listen, err)
-	}
-	if s.cfg.Auth == AuthNone && !s.listener.Addr().(*net.TCPAddr).IP.IsLoopback() {
-		s.listener.Close()
-		return fmt.Errorf("gateway: Auth %q is for loopback only, and %q is not: listen on 127.0.0.1 or use keys", AuthNone, s.cfg.Listen)
-	}
-	if s.adminLn, err = net.Listen("tcp", s.cfg.AdminListen); err != nil {
-		s.listener.Close()
-		return fmt.Errorf("gateway: listen on %q (admin): %w", s.cfg.AdminListen, err)
-	}
-	return nil
+	return s, nil
 }
 
 func (s *Server) tlsConfig() (*tls.Config, error) {

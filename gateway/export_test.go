@@ -1,0 +1,12 @@
+package gateway
+
+import "net"
+
+// NewOn is New on listeners that a test made, which may be in memory.
+func NewOn(cfg Config, public, private net.Listener) (*Server, error) {
+	cfg, err := cfg.checked()
+	if err != nil {
+		return nil, err
+	}
+	return newServer(cfg, public, private)
+}
