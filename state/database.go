@@ -15,7 +15,6 @@ import (
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
-	sqlitecode "modernc.org/sqlite/lib"
 )
 
 const (
@@ -114,47 +113,44 @@ func (d *database) close() error {
 // errNewerSchema refuses a database that a newer binary has migrated.
 var errNewerSchema = errors.New("the state was written by a newer iop")
 
+// migrateAttempts bounds how often a process looks again after it lost the race to migrate.
+const migrateAttempts = 5
+
 // migrate brings the schema to the version that this binary knows. Several processes may do so at once: a migration is
 // one transaction, so who loses the race fails on what the winner made, looks again and finds nothing left to do.
 func (d *database) migrate(ctx context.Context) error {
-	last := int64(-1)
-	for {
-		found, err := d.migrateOnce(ctx)
-		if err == nil || errors.Is(err, errNewerSchema) || ctx.Err() != nil {
+	for attempt := 1; ; attempt++ {
+		err := d.migrateOnce(ctx)
+		if err == nil || errors.Is(err, errNewerSchema) || ctx.Err() != nil || attempt == migrateAttempts {
 			return err
 		}
-		if found <= last && !isBusy(err) {
-			return err
-		}
-		last = found
 	}
 }
 
-// migrateOnce returns the version that it found, -1 when it could not look.
-func (d *database) migrateOnce(ctx context.Context) (found int64, err error) {
+func (d *database) migrateOnce(ctx context.Context) error {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
-		return -1, err
+		return err
 	}
 	provider, err := goose.NewProvider(d.dialect, d.write, files,
 		goose.WithDisableGlobalRegistry(true), goose.WithTableName(schemaTable))
 	if err != nil {
-		return -1, err
+		return err
 	}
 	found, known, err := provider.GetVersions(ctx)
 	if err != nil {
-		return -1, err
+		return err
 	}
 	if found > known {
-		return found, fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", errNewerSchema, found, known)
+		return fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", errNewerSchema, found, known)
 	}
 	if found == known {
-		return found, nil
+		return nil
 	}
 	if _, err := provider.Up(ctx); err != nil {
-		return found, fmt.Errorf("bring the schema from version %d to %d: %w", found, known, err)
+		return fmt.Errorf("bring the schema from version %d to %d: %w", found, known, err)
 	}
-	return found, nil
+	return nil
 }
 
 // locked runs f while this process alone writes: no other, in whatever process, is inside its own locked.
@@ -168,11 +164,6 @@ func (d *database) locked(ctx context.Context, f func(*sql.Tx) error) error {
 		return err
 	}
 	return tx.Commit()
-}
-
-func isBusy(err error) bool {
-	coded, ok := errors.AsType[*sqlite.Error](err)
-	return ok && coded.Code()&0xff == sqlitecode.SQLITE_BUSY
 }
 
 // querier is a pool or a transaction.

@@ -167,7 +167,7 @@ func TestWritersWaitForEachOther(t *testing.T) {
 			_, err := b.NextGeneration(ctx, "n", 0)
 			result <- err
 		}()
-		for b.db.write.Stats().InUse == 0 { // until it is at the file
+		for b.db.write.Stats().InUse == 0 && len(result) == 0 { // until it is at the file
 			runtime.Gosched()
 		}
 		return result
