@@ -54,6 +54,7 @@ type Agent struct {
 	cfg        Config
 	log        *slog.Logger
 	supervisor *tunnel.Supervisor
+	refresh    func() // tells the Edge that describe's answer changed; returns at once
 	stop       context.CancelCauseFunc // ends everything
 	stopping   context.Context
 
@@ -106,6 +107,7 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.refresh = a.supervisor.Refresh
 	return a, nil
 }
 
@@ -221,7 +223,7 @@ func (a *Agent) startProbes(ctx context.Context) {
 
 // probe looks after p until ctx ends. The channel is closed after the first look.
 func (a *Agent) probe(ctx context.Context, p *provider) <-chan struct{} {
-	b := &prober{p: p, log: a.log, changed: a.supervisor.Refresh, first: make(chan struct{})}
+	b := &prober{p: p, log: a.log, changed: a.refresh, first: make(chan struct{})}
 	a.probes.Go(func() { b.watch(ctx) })
 	return b.first
 }

@@ -170,5 +170,5 @@ func (a *Agent) change(edit func(map[execution.ProviderID]*provider)) {
 	edit(providers)
 	a.providers.Store(&providers)
 	a.mu.Unlock()
-	a.supervisor.Refresh()
+	a.refresh()
 }

@@ -155,7 +155,7 @@ func testAgent(t *testing.T, specs ...ProviderSpec) *Agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{log: slog.New(slog.DiscardHandler)}
+	a := &Agent{log: slog.New(slog.DiscardHandler), refresh: func() {}}
 	a.providers.Store(&providers)
 	t.Cleanup(a.closeIdle)
 	return a
