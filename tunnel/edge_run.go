@@ -331,8 +331,10 @@ func parseEnd(payload []byte) (*execution.Terminal, error) {
 }
 
 // Probe sends a HEARTBEAT and waits for its answer.
-func (s *NodeSession) Probe(ctx context.Context) error {
-	l := &s.link
+func (s *NodeSession) Probe(ctx context.Context) error { return s.link.probe(ctx) }
+
+// probe sends a HEARTBEAT and waits for its answer: by then the peer has read all that was sent before it.
+func (l *link) probe(ctx context.Context) error {
 	l.mu.Lock()
 	if l.end != nil {
 		l.mu.Unlock()

@@ -19,6 +19,7 @@ const (
 	maxProviders = 256
 	maxModels    = 16384
 	maxNameBytes = 256
+	maxCapacity  = 1 << 20
 )
 
 // Identity is who opened a session, as Directory.Authenticate found.
@@ -75,6 +76,7 @@ type NodeSession struct {
 	online      bool // Directory.Ready was content
 	draining    bool // no Open
 	pending     *NodeInfo
+	leaving     bool // this end drains: the session ends with its last run
 	drainTimer  *time.Timer
 	commands    map[uint64]chan *wire.CommandResult
 	lastCommand uint64
@@ -181,7 +183,7 @@ func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 func (s *NodeSession) Drain(reason string, reconnectAfter, tryFor, deadline time.Duration) {
 	l := &s.link
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if l.end != nil {
 		return
 	}
@@ -199,20 +201,24 @@ func (s *NodeSession) Drain(reason string, reconnectAfter, tryFor, deadline time
 // knows already.
 func (s *NodeSession) Supersede(deadline time.Duration) {
 	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	defer s.link.unlock()
 	if s.link.end == nil {
 		s.draining = true
 		s.endAfterLocked(deadline)
 	}
 }
 
+// endAfterLocked ends the session with its last run, now if there is none, or at the deadline. Only the Edge can do
+// that: it alone knows whether an OPEN is still on its way.
 func (s *NodeSession) endAfterLocked(deadline time.Duration) {
+	s.leaving = true
 	if s.drainTimer != nil {
 		s.drainTimer.Stop()
 	}
 	s.drainTimer = time.AfterFunc(deadline, func() {
 		s.link.fail(&EndError{Code: goodbyeDeadline, Message: "the drain's deadline passed", Run: execution.CodeDrainDeadline})
 	})
+	s.idleLocked()
 }
 
 func millis(d time.Duration) uint32 { return uint32(min(max(d.Milliseconds(), 0), 1<<31)) }
@@ -288,11 +294,7 @@ func (s *NodeSession) sessionFrameLocked(h wire.FrameHeader, payload []byte) err
 	case wire.TypeReady:
 		return s.readyLocked(payload)
 	case wire.TypeDrain:
-		if !s.draining {
-			s.draining = true
-			s.hookLocked(s.acceptor.cfg.Directory.Draining)
-		}
-		return nil
+		return s.drainFrameLocked(payload)
 	case wire.TypeCommandResult:
 		return s.resultLocked(payload)
 	case wire.TypeRevokeAck:
@@ -300,6 +302,25 @@ func (s *NodeSession) sessionFrameLocked(h wire.FrameHeader, payload []byte) err
 	default:
 		return protocolError("%s is not a frame from a registered Node", h.Type)
 	}
+}
+
+// drainFrameLocked follows the Node's DRAIN. What it was not sent yet it need not refuse: those runs end here.
+func (s *NodeSession) drainFrameLocked(payload []byte) error {
+	var d wire.Drain
+	if err := proto.Unmarshal(payload, &d); err != nil {
+		return protocolError("DRAIN: %w", err)
+	}
+	for _, r := range s.runs {
+		if !r.tx.started {
+			r.finishLocked(&execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeDraining, Detail: "the Node is draining"})
+			r.forgetLocked()
+		}
+	}
+	if !s.draining {
+		s.draining = true
+		s.hookLocked(s.acceptor.cfg.Directory.Draining)
+	}
+	return nil
 }
 
 // hookLocked calls one of the Directory's methods once the lock is released.
@@ -346,8 +367,7 @@ func (s *NodeSession) beatLocked(payload []byte) error {
 			r.forgetLocked()
 		}
 	}
-	s.link.urgentLocked(wire.TypeHeartbeatAck, nil, ack)
-	return nil
+	return s.link.answerLocked(wire.TypeHeartbeatAck, ack)
 }
 
 // refreshLocked takes one page of the Node's inventory.
@@ -369,9 +389,9 @@ func (s *NodeSession) refreshLocked(payload []byte) error {
 	if err := appendPage(s.pending, page); err != nil {
 		return protocolError("REFRESH: %w", err)
 	}
-	s.link.urgentLocked(wire.TypeRefresh, nil, &wire.Refresh{Id: msg.Id, Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
-	if !page.Last {
-		return nil
+	ack := &wire.Refresh{Id: msg.Id, Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}}
+	if err := s.link.answerLocked(wire.TypeRefresh, ack); err != nil || !page.Last {
+		return err
 	}
 	s.info.Store(s.pending)
 	s.pending = nil
@@ -386,7 +406,7 @@ func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
 		if p.Id == "" || len(p.Id) > maxNameBytes || len(p.Adapter) > maxNameBytes {
 			return fmt.Errorf("a provider without a usable id")
 		}
-		if p.Capacity == 0 || p.Capacity > 1<<20 {
+		if p.Capacity == 0 || p.Capacity > maxCapacity {
 			return fmt.Errorf("provider %q: capacity %d", p.Id, p.Capacity)
 		}
 		info.Providers = append(info.Providers, ProviderInfo{
@@ -459,6 +479,11 @@ func (s *NodeSession) idleLocked() {
 		close(ch)
 	}
 	s.idle = nil
+	if s.leaving && s.link.end == nil {
+		s.link.after = append(s.link.after, func() {
+			s.link.fail(&EndError{Code: goodbyeDrained, Message: "every run of the drained session has ended"})
+		})
+	}
 }
 
 // whenIdle returns a channel that is closed when no run is left.

@@ -64,6 +64,7 @@ type link struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	urgent       []urgentFrame
+	answers      int       // bytes of the answers in urgent
 	windows      []*stream // with credit to give back
 	ctl          ring      // streams whose next item is a control frame
 	body         ring      // streams whose next item is BODY, with credit
@@ -368,13 +369,19 @@ func (l *link) fail(end *EndError) {
 func (l *link) farewell() {
 	l.mu.Lock()
 	end := l.end
-	payload, err := proto.Marshal(&wire.Goodbye{Code: end.Code, Message: truncate(end.Message, 256)})
-	message := wire.AppendFrame(nil, wire.FrameHeader{Type: wire.TypeGoodbye, Seq: l.txSeq}, payload)
+	// What was said before, a DRAIN above all, goes first.
+	var before fill
+	l.fillUrgentLocked(&before)
+	payload, err := proto.Marshal(&wire.Goodbye{Code: truncate(end.Code, maxCodeBytes), Message: truncate(end.Message, maxMessageBytes)})
+	goodbye := wire.AppendFrame(nil, wire.FrameHeader{Type: wire.TypeGoodbye, Seq: l.txSeq}, payload)
 	l.txSeq++
 	l.mu.Unlock()
 	if err == nil && !end.Remote && end.Code != goodbyeLost {
-		// Lost if the peer is: the socket is cut in a moment.
-		_ = l.conn.write(message)
+		// Both are lost if the peer is: the socket is cut in a moment.
+		if len(before.buf) > 0 {
+			_ = l.conn.write(before.buf)
+		}
+		_ = l.conn.write(goodbye)
 	}
 	l.conn.close(closeStatus(end.Code), truncate(end.Code, 64))
 	l.conn.kill()

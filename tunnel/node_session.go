@@ -13,9 +13,6 @@ import (
 	"iop/tunnel/wire"
 )
 
-// pageSize is how many models or providers a REFRESH carries: 48 names of 256 bytes, twice, stay under a frame's limit.
-const pageSize = 48
-
 // nodeSession is one session seen from the Node. The Supervisor owns it.
 type nodeSession struct {
 	link link
@@ -66,8 +63,7 @@ func (s *nodeSession) sessionFrameLocked(h wire.FrameHeader, payload []byte) err
 		if err := proto.Unmarshal(payload, &hb); err != nil {
 			return protocolError("HEARTBEAT: %w", err)
 		}
-		s.link.urgentLocked(wire.TypeHeartbeatAck, nil, &wire.HeartbeatAck{Id: hb.Id})
-		return nil
+		return s.link.answerLocked(wire.TypeHeartbeatAck, &wire.HeartbeatAck{Id: hb.Id})
 	case wire.TypeReadyAck:
 		if s.online {
 			return protocolError("READY_ACK twice")
@@ -96,8 +92,7 @@ func (s *nodeSession) refreshFrameLocked(payload []byte) error {
 	}
 	if msg.GetAck() == nil {
 		// A config of the Edge: nothing in it concerns a Node that holds no leases.
-		s.link.urgentLocked(wire.TypeRefresh, nil, &wire.Refresh{Id: msg.Id, Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
-		return nil
+		return s.link.answerLocked(wire.TypeRefresh, &wire.Refresh{Id: msg.Id, Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
 	}
 	if msg.Id == s.unacked {
 		s.unacked = 0
@@ -130,9 +125,10 @@ func (s *nodeSession) commandLocked(payload []byte) error {
 	switch c.Kind.(type) {
 	case *wire.CommandRequest_Capabilities:
 		info := s.sup.describe()
+		page := firstPage(wireProviders(info.Providers), wireModels(info.Models))
 		result.Capabilities = &wire.Capabilities{
-			Providers:       wireProviders(info.Providers[:min(len(info.Providers), pageSize)]),
-			Models:          wireModels(info.Models[:min(len(info.Models), pageSize)]),
+			Providers:       page.Providers,
+			Models:          page.Models,
 			SoftwareVersion: truncate(info.Version, maxNameBytes),
 		}
 	case *wire.CommandRequest_TransportStatus:
@@ -147,8 +143,7 @@ func (s *nodeSession) commandLocked(payload []byte) error {
 	default:
 		result.Error = "this Node does not know the command"
 	}
-	s.link.urgentLocked(wire.TypeCommandResult, nil, result)
-	return nil
+	return s.link.answerLocked(wire.TypeCommandResult, result)
 }
 
 // revokeLocked acknowledges: a Node that opens no leases has nothing to withdraw.
@@ -157,8 +152,7 @@ func (s *nodeSession) revokeLocked(payload []byte) error {
 	if err := proto.Unmarshal(payload, &r); err != nil {
 		return protocolError("REVOKE: %w", err)
 	}
-	s.link.urgentLocked(wire.TypeRevokeAck, nil, &wire.RevokeAck{Id: r.Id})
-	return nil
+	return s.link.answerLocked(wire.TypeRevokeAck, &wire.RevokeAck{Id: r.Id})
 }
 
 func (s *nodeSession) runFrameLocked(h wire.FrameHeader, payload []byte) error {
@@ -268,65 +262,4 @@ func (s *nodeSession) endedLocked(end *EndError) {
 func (s *nodeSession) ended(end *EndError) {
 	s.link.log.Info("tunnel: session ended", "reason", end.Code, "detail", end.Error(), "remote", end.Remote)
 	s.link.wg.Done()
-}
-
-// announce tells the Edge what the Node offers now.
-func (s *nodeSession) announce() {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
-	if s.link.end != nil {
-		return
-	}
-	if s.unacked != 0 {
-		s.dirty = true
-		return
-	}
-	s.announceLocked()
-}
-
-// announceLocked queues the inventory in pages: one inventory at a time is under way, however often it changes.
-func (s *nodeSession) announceLocked() {
-	s.dirty = false
-	info := s.sup.describe()
-	providers, models := info.Providers, info.Models
-	for first := true; first || len(providers) > 0 || len(models) > 0; first = false {
-		np, nm := min(len(providers), pageSize), min(len(models), pageSize)
-		page := &wire.NodeRefresh{
-			First:     first,
-			Last:      np == len(providers) && nm == len(models),
-			Providers: wireProviders(providers[:np]),
-			Models:    wireModels(models[:nm]),
-		}
-		providers, models = providers[np:], models[nm:]
-		s.refreshID++
-		s.link.urgentLocked(wire.TypeRefresh, nil, &wire.Refresh{Id: s.refreshID, Kind: &wire.Refresh_Node{Node: page}})
-	}
-	s.unacked = s.refreshID
-}
-
-func wireProviders(list []ProviderInfo) []*wire.Provider {
-	out := make([]*wire.Provider, len(list))
-	for i, p := range list {
-		out[i] = &wire.Provider{Id: string(p.ID), Adapter: p.Adapter, Capacity: uint32(max(p.Capacity, 1)), Health: p.Health}
-	}
-	return out
-}
-
-func wireModels(list []ModelInfo) []*wire.Model {
-	out := make([]*wire.Model, len(list))
-	for i, m := range list {
-		out[i] = &wire.Model{Provider: string(m.Provider), Id: m.ID, Created: m.Created, OwnedBy: truncate(m.OwnedBy, maxNameBytes)}
-	}
-	return out
-}
-
-// sayDrain tells the Edge that this Node takes no new runs.
-func (s *nodeSession) sayDrain(deadline time.Duration) {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
-	if s.link.end != nil || s.draining {
-		return
-	}
-	s.draining = true
-	s.link.urgentLocked(wire.TypeDrain, nil, &wire.Drain{Reason: "the Node is stopping", DeadlineMs: millis(deadline)})
 }

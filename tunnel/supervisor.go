@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,6 +36,7 @@ const (
 	clockTick       = 2 * time.Second
 	clockJump       = 10 * time.Second
 	drainTryDefault = 30 * time.Second
+	drainSlack      = 15 * time.Second // what an Edge may be late to end a session that it drains
 )
 
 // SupervisorConfig configures a Supervisor.
@@ -83,8 +86,12 @@ type Supervisor struct {
 	bootID string
 	budget *budget
 	kick   chan struct{} // one token: look again at once
-	drain  chan struct{} // closed by Drain
 	done   chan struct{} // closed when Run has returned
+	// draining ends with startDrain, when Drain is called.
+	draining   context.Context
+	startDrain context.CancelFunc
+	// wall reads the wall clock alone. Tests make it jump.
+	wall func() time.Time
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -92,7 +99,7 @@ type Supervisor struct {
 	current  *nodeSession          // or nil
 	sessions map[*nodeSession]bool // current and those that drain
 	seen     execution.Generation
-	drainBy  time.Time
+	patience context.Context // the first Drain's: how long runs may finish; nil before
 	running  bool
 	wg       sync.WaitGroup // sessions' goroutines
 }
@@ -126,11 +133,14 @@ func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
 	if cfg.DialContext == nil {
 		cfg.DialContext = (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext
 	}
-	return &Supervisor{
+	s := &Supervisor{
 		cfg: cfg, bootID: rand.Text(), budget: newBudget(),
-		kick: make(chan struct{}, 1), drain: make(chan struct{}), done: make(chan struct{}),
+		kick: make(chan struct{}, 1), done: make(chan struct{}),
+		wall:     func() time.Time { return time.Now().Round(0) },
 		sessions: make(map[*nodeSession]bool),
-	}, nil
+	}
+	s.draining, s.startDrain = context.WithCancel(context.Background())
+	return s, nil
 }
 
 // Status returns the current status.
@@ -180,6 +190,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	var watch sync.WaitGroup
 	watch.Go(func() { s.watchClock(ctx) })
 	err := s.loop(ctx)
+	if err == nil {
+		s.finishAll(ctx)
+	}
 	s.endAll(&EndError{Code: goodbyeShutdown, Message: "the Node is stopping", Run: execution.CodeShutdown})
 	cancel()
 	watch.Wait()
@@ -192,9 +205,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 func (s *Supervisor) loop(ctx context.Context) error {
 	attempt := 0
 	for {
-		began := time.Now()
 		session, err := s.connect(ctx)
 		if err == nil {
+			began := time.Now()
 			err = s.hold(ctx, session)
 			if time.Since(began) >= steadyAfter {
 				attempt = 0
@@ -268,7 +281,7 @@ func (s *Supervisor) sleep(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 		return true
 	case <-s.kick:
-	case <-s.drain:
+	case <-s.draining.Done():
 	case <-ctx.Done():
 	}
 	return false
@@ -281,12 +294,16 @@ var errReplace = errors.New("the Edge asked this Node to reconnect")
 func (s *Supervisor) hold(ctx context.Context, session *nodeSession) error {
 	select {
 	case <-session.link.done:
+		select {
+		case <-session.drainAsked: // with the session's last breath: its hint still wins
+			return s.replace(ctx, session)
+		default:
+		}
 		s.forget(session)
 		return s.sessionError(session)
 	case <-session.drainAsked:
 		return s.replace(ctx, session)
-	case <-s.drain:
-		s.finish(ctx, session)
+	case <-s.draining.Done():
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -312,14 +329,7 @@ func (s *Supervisor) replace(ctx context.Context, old *nodeSession) error {
 	d := old.drain
 	old.link.mu.Unlock()
 	s.cfg.Logger.Info("tunnel: the Edge drains this session", "generation", uint64(old.generation), "reason", d.Reason)
-	s.wg.Go(func() {
-		select {
-		case <-old.whenIdle():
-			old.link.fail(&EndError{Code: goodbyeDrained, Message: "every run of the drained session has ended"})
-		case <-old.link.done:
-		}
-		s.forget(old)
-	})
+	s.wg.Go(func() { s.outlive(old, time.Duration(d.DeadlineMs)*time.Millisecond) })
 	s.sleep(ctx, time.Duration(d.ReconnectAfterMs)*time.Millisecond)
 	tryFor := time.Duration(d.TryForMs) * time.Millisecond
 	if tryFor == 0 {
@@ -337,36 +347,44 @@ func (s *Supervisor) replace(ctx context.Context, old *nodeSession) error {
 	return errReplace
 }
 
-// finish is the Node's own drain: DRAIN, the runs end, GOODBYE.
-func (s *Supervisor) finish(ctx context.Context, session *nodeSession) {
-	s.mu.Lock()
-	left := time.Until(s.drainBy)
-	s.mu.Unlock()
-	s.setStatus(SupervisorStatus{State: StateDraining, Generation: session.generation})
-	session.sayDrain(left)
-	t := time.NewTimer(max(left, 0))
-	defer t.Stop()
-	select {
-	case <-session.whenIdle():
-		session.link.fail(&EndError{Code: goodbyeDrained, Message: "the Node has drained"})
-	case <-t.C:
-		session.link.fail(&EndError{Code: goodbyeDeadline, Message: "the Node's drain deadline passed", Run: execution.CodeDrainDeadline})
-	case <-session.link.done:
-	case <-ctx.Done():
+// outlive waits for the end of a session that the Edge drains. The Edge ends it with its last run: it alone knows
+// whether an OPEN is still on its way. One that forgets is helped out of it.
+func (s *Supervisor) outlive(old *nodeSession, deadline time.Duration) {
+	if deadline > 0 {
+		late := time.AfterFunc(deadline+drainSlack, func() {
+			old.link.fail(&EndError{Code: goodbyeDeadline, Message: "the Edge's drain deadline passed", Run: execution.CodeDrainDeadline})
+		})
+		defer late.Stop()
 	}
-	s.forget(session)
+	<-old.link.done
+	s.forget(old)
 }
 
-// Drain says DRAIN, lets open runs finish until ctx ends, says GOODBYE; then Run returns nil.
+// finishAll is the Node's own drain, of the current session and of those that an Edge drains.
+func (s *Supervisor) finishAll(ctx context.Context) {
+	s.mu.Lock()
+	patience := s.patience
+	status := SupervisorStatus{State: StateDraining}
+	if s.current != nil {
+		status.Generation = s.current.generation
+	}
+	s.mu.Unlock()
+	s.setStatus(status)
+	var wg sync.WaitGroup
+	for _, session := range s.list() {
+		wg.Go(func() { session.finish(ctx, patience) })
+	}
+	wg.Wait()
+}
+
+// Drain says DRAIN, lets open runs finish until ctx ends, says GOODBYE; then Run returns nil. Runs that have not ended
+// by then end as cancelled, drain_deadline, and Drain returns ctx's error.
 func (s *Supervisor) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	running := s.running
-	if s.drainBy.IsZero() {
-		s.drainBy = time.Now().Add(time.Hour)
-		if d, ok := ctx.Deadline(); ok {
-			s.drainBy = d
-		}
-		close(s.drain)
+	if s.patience == nil {
+		s.patience = ctx
+		s.startDrain()
 	}
 	s.mu.Unlock()
 	if !running {
@@ -376,18 +394,19 @@ func (s *Supervisor) Drain(ctx context.Context) error {
 	case <-s.done:
 		return nil
 	case <-ctx.Done():
-		s.endAll(&EndError{Code: goodbyeDeadline, Message: "the Node's drain deadline passed", Run: execution.CodeDrainDeadline})
-		return ctx.Err()
 	}
+	// The runs are told now, and the Edge is told of their ends: that takes a moment, and no longer.
+	t := time.NewTimer(3 * farewellTime)
+	defer t.Stop()
+	select {
+	case <-s.done:
+	case <-t.C:
+	}
+	return ctx.Err()
 }
 
 func (s *Supervisor) isDraining() bool {
-	select {
-	case <-s.drain:
-		return true
-	default:
-		return false
-	}
+	return s.draining.Err() != nil
 }
 
 func (s *Supervisor) forget(session *nodeSession) {
@@ -400,15 +419,16 @@ func (s *Supervisor) forget(session *nodeSession) {
 }
 
 func (s *Supervisor) endAll(end *EndError) {
-	s.mu.Lock()
-	var list []*nodeSession
-	for session := range s.sessions {
-		list = append(list, session)
-	}
-	s.mu.Unlock()
-	for _, session := range list {
+	for _, session := range s.list() {
 		session.link.fail(end)
 	}
+}
+
+// list returns the sessions that have not ended.
+func (s *Supervisor) list() []*nodeSession {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.sessions))
 }
 
 // watchClock redials at once when the wall clock jumped against the monotonic one: the machine was suspended, and
@@ -416,16 +436,16 @@ func (s *Supervisor) endAll(end *EndError) {
 func (s *Supervisor) watchClock(ctx context.Context) {
 	tick := time.NewTicker(clockTick)
 	defer tick.Stop()
-	last := time.Now()
+	lastWall, last := s.wall(), time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := time.Now()
-		jump := now.Round(0).Sub(last.Round(0)) - now.Sub(last)
-		last = now
+		wall, now := s.wall(), time.Now()
+		jump := wall.Sub(lastWall) - now.Sub(last)
+		lastWall, last = wall, now
 		if jump.Abs() > clockJump {
 			s.cfg.Logger.Warn("tunnel: the clock jumped, reconnecting", "jump", jump.String())
 			s.endAll(&EndError{Code: goodbyeClock, Message: "the Node's clock jumped"})
@@ -438,6 +458,10 @@ func (s *Supervisor) watchClock(ctx context.Context) {
 func (s *Supervisor) connect(ctx context.Context) (*nodeSession, error) {
 	s.setStatus(SupervisorStatus{State: StateConnecting})
 	s.cfg.Metrics.Dials.Add(1)
+	// A Node that stops does not wait for an Edge that does not answer.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.draining, cancel)()
 	conn, err := s.dial(ctx)
 	if err != nil {
 		return nil, err
@@ -543,7 +567,7 @@ func (n *nodeSession) registerNode() error {
 		BootId:                s.bootID,
 		HighestGenerationSeen: uint64(s.seen),
 		Labels:                info.Labels,
-		Providers:             wireProviders(info.Providers[:min(len(info.Providers), pageSize)]),
+		Providers:             firstPage(wireProviders(info.Providers), nil).Providers,
 		SoftwareVersion:       truncate(info.Version, maxNameBytes),
 	}
 	if s.current != nil {

@@ -18,7 +18,15 @@ type urgentFrame struct {
 	flags   wire.Flags
 	stream  *stream // or nil: the session
 	payload []byte
+	answer  bool // counts against answersLimit
 }
+
+// answersLimit bounds the answers that wait to be written to a peer which asks and does not read. What both ends say
+// of their own accord is bounded where it is made; this is not.
+const (
+	answersLimit   = 4 << 20
+	answerOverhead = 64 // bytes of memory for each, beside its payload
+)
 
 var messageBuffers = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxMessage); return &b }}
 
@@ -94,6 +102,9 @@ func (l *link) fillUrgentLocked(f *fill) bool {
 			break
 		}
 		sent++
+		if u.answer {
+			l.answers -= len(u.payload) + answerOverhead
+		}
 		if u.stream == nil {
 			f.add(wire.FrameHeader{Type: u.typ, Flags: u.flags, Seq: l.txSeq}, u.payload)
 			l.txSeq++
@@ -233,6 +244,21 @@ func (l *link) fillTurnLocked(f *fill, s *stream) {
 	if item.left() == 0 {
 		s.popLocked()
 	}
+}
+
+// answerLocked queues the answer to a frame of the peer's.
+func (l *link) answerLocked(typ wire.Type, m proto.Message) error {
+	before := len(l.urgent)
+	l.urgentLocked(typ, nil, m)
+	if len(l.urgent) == before {
+		return nil // it can't be sent, and the log says so
+	}
+	u := &l.urgent[before]
+	u.answer = true
+	if l.answers += len(u.payload) + answerOverhead; l.answers > answersLimit {
+		return protocolError("the peer asks and does not read: answers of %d bytes are waiting", l.answers)
+	}
+	return nil
 }
 
 // urgentLocked queues a frame of the first class.
