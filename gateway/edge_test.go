@@ -147,10 +147,21 @@ func (e *edge) addNode(name string, capacity int, h handler, models ...string) *
 	}()
 	n := &node{supervisor: sup, stop: sync.OnceFunc(func() { cancel(); <-done })}
 	e.t.Cleanup(n.stop)
-	for _, m := range models {
-		e.eventually("model "+m+" is listed", func() bool { return strings.Contains(e.get("/v1/models"), `"`+m+`"`) })
-	}
+	e.eventually("node "+name+" is online", func() bool { return e.nodeState(name) == "online" })
 	return n
+}
+
+// nodeState is a Node's state as the operator sees it.
+func (e *edge) nodeState(name string) string {
+	e.t.Helper()
+	var nodes struct{ Data []struct{ Node, State string } }
+	e.adminGet("/admin/v1/nodes", &nodes)
+	for _, n := range nodes.Data {
+		if n.Node == name {
+			return n.State
+		}
+	}
+	return ""
 }
 
 // eventually waits for a condition that other goroutines bring about.
@@ -319,3 +330,5 @@ func TestStreamPassesUnchanged(t *testing.T) {
 	}
 	e.idle()
 }
+
+func stateKey(name string) state.KeySpec { return state.KeySpec{Name: name} }
