@@ -275,7 +275,7 @@ func (s *stack) adminToken() string {
 // settled waits until nothing runs any more: every gauge of work is back to 0.
 func (s *stack) settled() {
 	s.t.Helper()
-	for _, gauge := range []string{"iop_runs_in_flight", "iop_queued", "iop_streams", "iop_body_budget_used_bytes"} {
+	for _, gauge := range []string{"iop_runs_in_flight", "iop_queued", "iop_streams", "iop_body_budget_bytes"} {
 		eventually(s.t, 15*time.Second, gauge+" is 0", func() bool { return s.metric(gauge) == 0 })
 	}
 }
