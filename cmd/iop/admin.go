@@ -175,21 +175,19 @@ func (o *operator) openState(ctx context.Context, create bool) (*state.Store, er
 	return state.Open(ctx, o.state.State)
 }
 
-// reach calls the admin API, or, where no Edge runs, does the same on the state itself. Whoever names an Edge means that
-// Edge: then there is no falling back.
+// reach calls the admin API, or, where no Edge runs, does the same on the state itself. Whoever names an Edge on another
+// machine means that one, not the state on this one.
 func (o *operator) reach(ctx context.Context, creates bool, viaEdge func() error, onState func(*state.Store) error) error {
-	if o.adminBound.given("URL") || o.adminBound.given("TOKEN") {
+	u, err := url.Parse(o.admin.URL)
+	if err != nil || !isLoopback(u.Hostname()) || o.edgeListens(ctx) {
 		return viaEdge()
 	}
-	if !o.edgeListens(ctx) {
-		store, err := o.openState(ctx, creates)
-		if err != nil {
-			return err
-		}
-		defer store.Close()
-		return onState(store)
+	store, err := o.openState(ctx, creates)
+	if err != nil {
+		return err
 	}
-	return viaEdge()
+	defer store.Close()
+	return onState(store)
 }
 
 // edgeListens reports whether anything listens where the admin API is expected. A token is not needed to find that out,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -87,6 +86,8 @@ func (c *edgeSettings) load(s *settings) error {
 		return s.fault("MODE", "can't be managed in this version: Nodes join with a token")
 	case c.Mode != "token":
 		return s.fault("MODE", "must be token")
+	case c.State == "sqlite::memory:":
+		return s.fault("STATE", "must outlive the process: without a directory nobody could read the admin token; \"iop dev\" keeps state in memory")
 	case strings.HasPrefix(c.State, "postgres"):
 		return s.fault("STATE", "can't be PostgreSQL in this version: state is kept by SQLite")
 	case c.Auth != gateway.AuthKeys && c.Auth != gateway.AuthNone:
@@ -143,8 +144,9 @@ func (c *edgeSettings) run(ctx context.Context, logger *slog.Logger) error {
 	}
 	edge, err := gateway.New(c.gateway(store, logger))
 	if err != nil {
-		return fmt.Errorf("edge: %w", err)
+		return err
 	}
+	logger.Info("listening", "public", edge.Addr().String(), "tls", c.TLSCert != "", "admin", edge.AdminAddr().String())
 	return edge.Run(ctx)
 }
 
