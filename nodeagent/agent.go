@@ -54,7 +54,7 @@ type Agent struct {
 	cfg        Config
 	log        *slog.Logger
 	supervisor *tunnel.Supervisor
-	refresh    func() // tells the Edge that describe's answer changed; returns at once
+	refresh    func()                  // tells the Edge that describe's answer changed; returns at once
 	stop       context.CancelCauseFunc // ends everything
 	stopping   context.Context
 
