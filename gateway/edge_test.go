@@ -154,7 +154,9 @@ func (e *edge) addNode(name string, capacity int, h handler, models ...string) *
 // nodeState is a Node's state as the operator sees it.
 func (e *edge) nodeState(name string) string {
 	e.t.Helper()
-	var nodes struct{ Data []struct{ Node, State string } }
+	var nodes struct {
+		Data []struct{ Node, State string }
+	}
 	e.adminGet("/admin/v1/nodes", &nodes)
 	for _, n := range nodes.Data {
 		if n.Node == name {

@@ -300,6 +300,9 @@ func (v *headerValues) copy(h http.Header, fields []*wire.Header) {
 // finish is the verdict of a run that has ended.
 func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, ticket *admission.Ticket) verdict {
 	v := verdict{terminal: *end}
+	if end.Outcome == execution.Completed {
+		ticket.Served()
+	}
 	switch {
 	case end.Outcome != execution.Completed && x.reply.answered:
 		v.problem = problemOf(*end)

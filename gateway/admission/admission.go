@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"iop/execution"
@@ -55,7 +56,7 @@ const (
 	// maxRemembered bounds the names of models that no Node offers any more. What is forgotten answers as unknown.
 	maxRemembered = 16384
 	// A target that refused a run for want of capacity gets none for firstBackoff, doubled at each further refusal
-	// up to maxBackoff, unless one of its runs ends or the Node says something new.
+	// up to maxBackoff, unless one of its runs ends well or the Node says something new.
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
 )
@@ -70,6 +71,8 @@ type Config struct {
 type Controller struct {
 	queueLimit int
 	settle     time.Duration
+
+	refusing atomic.Int64 // places with refusals; written under mu
 
 	mu       sync.Mutex
 	sessions map[sessionKey]*session
@@ -106,7 +109,7 @@ type place struct {
 	models     []*model
 	names      []string // as offered
 	picked     uint64   // when it was last picked, for turns among equals
-	refusals   int      // in a row
+	refusals   int      // since the last run that went well
 	blocked    bool     // backing off after a refusal
 	timer      *time.Timer
 }
@@ -123,6 +126,7 @@ type model struct {
 	name       string
 	known      bool // was offered at least once
 	targets    []*place
+	turn       int // where in targets the next sample begins
 	head, tail *Waiter
 	waiting    int
 	picky      int // waiters that avoid a target
@@ -148,7 +152,7 @@ func New(cfg Config) *Controller {
 // Reason says why a target was chosen, for logs and operators.
 type Reason struct {
 	Rule       string // "least_busy", "only_target", "queue"
-	Candidates int    // targets with a free place at that moment
+	Candidates int    // targets with a free place that were compared
 	InFlight   int    // runs at the target, this one included
 	Capacity   int
 }
@@ -184,7 +188,8 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 		req.Line = c.seq
 	}
 	m := c.models[req.Model]
-	if m != nil {
+	// While somebody who takes any place waits, there is none: it would have been given away.
+	if m != nil && m.waiting == m.picky {
 		if p, free := c.pickLocked(m, req.Avoid); p != nil {
 			rule := "least_busy"
 			if len(m.targets) == 1 {
@@ -200,9 +205,20 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 	return nil, w, err
 }
 
-// pickLocked returns the least busy selectable place of m with room, and how many had room.
+// maxCandidates is how many places with room are compared. Of more, the best of a sample that moves on is hardly
+// worse than the best of all, and takes no longer with a thousand Nodes than with ten.
+const maxCandidates = 16
+
+// pickLocked returns the least busy selectable place of m with room, of how many that were compared.
 func (c *Controller) pickLocked(m *model, avoid Target) (best *place, free int) {
-	for _, p := range m.targets {
+	n := len(m.targets)
+	if n > maxCandidates {
+		m.turn = (m.turn + 1) % n
+	} else {
+		m.turn = 0
+	}
+	for i := 0; i < n && free < maxCandidates; i++ {
+		p := m.targets[(m.turn+i)%n]
 		if !p.free() || p.target == avoid {
 			continue
 		}
@@ -286,15 +302,38 @@ func (c *Controller) release(t *Ticket, refused bool) {
 		c.blockLocked(p)
 		return
 	}
-	p.refusals = 0
-	c.unblockLocked(p)
 	c.serveLocked(p)
+}
+
+// Served says that the run of this ticket went well: if its target rests after refusals, it has room again.
+func (t *Ticket) Served() {
+	c := t.ctl
+	if c.refusing.Load() == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := t.place.load.place; p != nil && p.refusals > 0 {
+		c.forgiveLocked(p)
+		c.serveLocked(p)
+	}
+}
+
+// forgiveLocked forgets p's refusals.
+func (c *Controller) forgiveLocked(p *place) {
+	if p.refusals > 0 {
+		p.refusals = 0
+		c.refusing.Add(-1)
+	}
+	c.unblockLocked(p)
 }
 
 // blockLocked lets p rest. The time grows with each refusal in a row, so that a Node that always refuses costs little.
 func (c *Controller) blockLocked(p *place) {
 	d := min(firstBackoff<<min(p.refusals, 10), maxBackoff)
-	p.refusals++
+	if p.refusals++; p.refusals == 1 {
+		c.refusing.Add(1)
+	}
 	p.blocked = true
 	if p.timer != nil {
 		p.timer.Stop()

@@ -54,8 +54,7 @@ func (c *Controller) updateLocked(p *place, o Offer) {
 	fell := p.selectable && !o.Selectable
 	p.capacity = max(o.Capacity, 1)
 	p.selectable = o.Selectable
-	p.refusals = 0
-	c.unblockLocked(p)
+	c.forgiveLocked(p)
 	if !slices.Equal(p.names, o.Models) {
 		c.detachLocked(p)
 		p.names = slices.Clone(o.Models)
@@ -116,7 +115,7 @@ func (c *Controller) detachLocked(p *place) {
 // retireLocked ends p: it gets no new runs and serves nothing. Its load lives on in its tickets.
 func (c *Controller) retireLocked(p *place) {
 	p.selectable = false
-	c.unblockLocked(p)
+	c.forgiveLocked(p)
 	c.detachLocked(p)
 	if p.load.place == p {
 		p.load.place = nil
