@@ -1,0 +1,62 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// TestConfigurationIsDocumented: docs/configuration.md and the binary name the same variables.
+func TestConfigurationIsDocumented(t *testing.T) {
+	data, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	variable := regexp.MustCompile(`\((IOP_[A-Z_]+)\)$`)
+	known := map[string]bool{}
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+			m := variable.FindStringSubmatch(flag.Usage)
+			if m == nil {
+				return
+			}
+			known[m[1]] = true
+			if strings.HasSuffix(m[1], "_FILE") {
+				return // the forms with a file are explained once
+			}
+			if !strings.Contains(text, "| `"+m[1]+"` | `--"+flag.Name+"` |") {
+				t.Errorf("%s: %s and --%s have no line in docs/configuration.md", cmd.CommandPath(), m[1], flag.Name)
+			}
+		})
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(newRootCommand())
+	for _, name := range regexp.MustCompile(`IOP_(EDGE|NODE|DEV|ADMIN|BENCH)_[A-Z_]*[A-Z]`).FindAllString(text, -1) {
+		if !known[name] {
+			t.Errorf("docs/configuration.md names %s, which no command knows", name)
+		}
+	}
+}
+
+// TestReadmeNamesRealCommands: what a newcomer types exists.
+func TestReadmeNamesRealCommands(t *testing.T) {
+	for _, file := range []string{"../../README.md", "../../docs/docker.md", "../../docs/configuration.md", "../../DEVELOPERS.md"} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("(?m)(?:^|`| /)iop ([a-z][a-z-]*)").FindAllStringSubmatch(string(data), -1) {
+			if cmd, _, err := newRootCommand().Find([]string{m[1]}); err != nil || !cmd.HasParent() {
+				t.Errorf("%s: iop %s is no command", file, m[1])
+			}
+		}
+	}
+}
