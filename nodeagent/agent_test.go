@@ -376,6 +376,17 @@ func TestLogsHoldNoSecret(t *testing.T) {
 	}
 }
 
+// TestStopWithoutEdge: the Node is still looking for its Edge when it is to stop.
+func TestStopWithoutEdge(t *testing.T) {
+	n := startNode(t, Config{Edge: "ws://127.0.0.1:1", Providers: []ProviderSpec{{ID: "p", URL: "http://127.0.0.1:1"}}})
+	eventually(t, "a failed attempt", func() bool { return n.Status().State == tunnel.StateWaiting })
+	n.stop()
+	await(t, "Run to return", n.done)
+	if n.err != nil {
+		t.Errorf("Run returned %v", n.err)
+	}
+}
+
 func TestNewFaults(t *testing.T) {
 	good := Config{Edge: "ws://h", Name: "n", Providers: []ProviderSpec{{ID: "p", URL: "http://h"}}}
 	tests := []struct {

@@ -35,7 +35,7 @@ func (e *exchange) passAnswer(buf []byte) execution.Terminal {
 		return e.failed(execution.CodeProviderError, "the provider's answer broke before its first byte: "+err.Error())
 	case n == 0 && status == http.StatusOK:
 		return e.failed(execution.CodeProviderError, "the provider answered 200 with an empty body")
-	case e.p.auth.Load() != nil && (status == http.StatusUnauthorized || status == http.StatusForbidden):
+	case e.key != nil && (status == http.StatusUnauthorized || status == http.StatusForbidden):
 		return e.passRefusal(status)
 	}
 	if kind := e.streamKind(buf[:n]); kind != openai.StreamNone {
@@ -166,11 +166,10 @@ func (e *exchange) passUnary(buf []byte, n int, err error) execution.Terminal {
 // scrubbed is what of p may go on, and all of it where the provider has no key that it could echo.
 func (e *exchange) scrubbed(p []byte) []byte {
 	if e.scrub == nil {
-		key := e.p.key.Reveal()
-		if key == "" {
+		if e.key == nil {
 			return p
 		}
-		e.scrub = newScrubber(key)
+		e.scrub = e.key.scrubber()
 	}
 	return e.scrub.push(p)
 }
@@ -185,7 +184,7 @@ func (e *exchange) passStream(kind openai.StreamKind, buf []byte, n int, err err
 			if t, over := e.passEvents(out, border); over {
 				return t
 			}
-			if f.SawDone() {
+			if f.SawDone() || border && f.Complete() && endsWithItsTerminal(kind) {
 				e.linger = true
 				break
 			}
@@ -208,6 +207,12 @@ func (e *exchange) passStream(kind openai.StreamKind, buf []byte, n int, err err
 		}
 	}
 	return e.streamEnd(err)
+}
+
+// endsWithItsTerminal reports whether nothing follows the terminal event of a kind of stream. After a chat's
+// finish_reason there may be usage and [DONE]; several images end in an event each.
+func endsWithItsTerminal(kind openai.StreamKind) bool {
+	return kind == openai.StreamResponses || kind == openai.StreamMessages || kind == openai.StreamOllama
 }
 
 // maxPrelude bounds the comments that wait for a stream's first event, so that an error that comes first can still be
@@ -275,9 +280,9 @@ func (e *exchange) sendHead(length int64) error {
 	if err != nil {
 		return &tooLarge{err}
 	}
-	if key := e.p.key.Reveal(); key != "" {
+	if e.key != nil {
 		for _, h := range head.Headers {
-			h.Value = scrubText(h.Value, key)
+			h.Value = e.key.mask(h.Value)
 		}
 	}
 	return e.run.Head(head)

@@ -51,7 +51,7 @@ func (p *provider) ask(ctx context.Context, path string) (answer, error) {
 	if p.engine() == AnthropicEngine || path == pathModels && p.isAnthropicHost() {
 		req.Header["Anthropic-Version"] = []string{anthropicAPIVersion}
 	}
-	p.authorize(req.Header)
+	p.key.Load().authorize(req.Header)
 	resp, err := p.transport.RoundTrip(req)
 	if err != nil {
 		return answer{}, err

@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -103,6 +104,39 @@ func BenchmarkUnaryScripted(b *testing.B) {
 		if a.serve(context.Background(), r); r.end.Outcome != execution.Completed {
 			b.Fatal(r.end)
 		}
+	}
+}
+
+// BenchmarkChunkFromSocket is one chunk that arrives alone on a socket, chunked, the writer's side included.
+func BenchmarkChunkFromSocket(b *testing.B) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	event := firstChunk
+	chunk := []byte(fmt.Sprintf("%x\r\n%s\r\n", len(event), event))
+	n := b.N
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		c.Read(make([]byte, 4096))
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+		for range n {
+			c.Write(chunk)
+		}
+		fmt.Fprintf(c, "%x\r\n%s\r\n0\r\n\r\n", len(doneEvent), doneEvent)
+	}()
+	a := benchAgentAt(b, "http://"+l.Addr().String())
+	r := benchRun(true)
+	b.ReportAllocs()
+	b.ResetTimer()
+	a.serve(context.Background(), r)
+	if r.end.Outcome != execution.Completed {
+		b.Fatal(r.end)
 	}
 }
 

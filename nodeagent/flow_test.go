@@ -135,6 +135,9 @@ func TestCancel(t *testing.T) {
 			if a.only().inUse.Load() != 0 {
 				t.Error("the place is still taken")
 			}
+			if produced := (execution.Usage{Output: 1, Known: true}); tt.name == "streaming" && end.Usage != produced {
+				t.Errorf("usage is %+v, want the one event that was produced", end.Usage)
+			}
 		})
 	}
 }
@@ -285,6 +288,37 @@ func TestEndDoesNotWaitForTheProvider(t *testing.T) {
 		t.Error("the place is still taken after END")
 	}
 	await(t, "the provider's connection to be given up", gone)
+	await(t, "ServeRun", done)
+}
+
+// TestEndAtTheTerminalEvent: a stream whose protocol knows no [DONE] ends with its terminal event, too; a chat's
+// finish_reason is none, as usage may follow.
+func TestEndAtTheTerminalEvent(t *testing.T) {
+	serve := func(op, events string) (*fakeRun, <-chan struct{}, func(execution.Code)) {
+		a := testAgent(t, rawProvider(t, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead+events)
+			io.Copy(io.Discard, c)
+		}))
+		r := chatRun(true)
+		r.req().Operation = op
+		ctx, cancel := cancellable()
+		return r, serveAsync(a, r, ctx), cancel
+	}
+	completed := "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":7,\"output_tokens\":3}}}\n\n"
+	r, done, _ := serve("responses", completed)
+	await(t, "END", r.ended)
+	await(t, "ServeRun", done)
+	if end := r.terminal(t); end.Outcome != execution.Completed || end.Usage != (execution.Usage{Input: 7, Output: 3, Known: true}) {
+		t.Errorf("ended as %+v", end)
+	}
+	r, done, cancel := serve("chat.completions", lastChunk)
+	r.awaitWrite(t)
+	select {
+	case <-r.ended:
+		t.Error("a chat ended at its finish_reason")
+	default:
+	}
+	cancel(execution.CodeClientGone)
 	await(t, "ServeRun", done)
 }
 

@@ -162,14 +162,15 @@ func TestSecretNeverPrints(t *testing.T) {
 	p := testAgent(t, spec).only()
 	var out bytes.Buffer
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
-		fmt.Fprintf(&out, verb+"\n", p.key)
-		fmt.Fprintf(&out, verb+"\n", struct{ k secret }{p.key})
-		fmt.Fprintf(&out, verb+"\n", p.auth.Load())
+		fmt.Fprintf(&out, verb+"\n", p.key.Load().key)
+		fmt.Fprintf(&out, verb+"\n", struct{ k secret }{p.key.Load().key})
+		fmt.Fprintf(&out, verb+"\n", *p.key.Load())
+		fmt.Fprintf(&out, verb+"\n", p.key.Load())
 	}
 	log := slog.New(slog.NewJSONHandler(&out, nil))
-	log.Info("x", "key", p.key, "auth", p.auth.Load(), "in", struct{ K secret }{p.key})
-	slog.New(slog.NewTextHandler(&out, nil)).Info("x", "key", p.key, "in", struct{ K secret }{p.key})
-	b, _ := json.Marshal(struct{ K secret }{p.key})
+	log.Info("x", "key", p.key.Load().key, "in", struct{ K secret }{p.key.Load().key})
+	slog.New(slog.NewTextHandler(&out, nil)).Info("x", "key", p.key.Load().key, "in", struct{ K secret }{p.key.Load().key})
+	b, _ := json.Marshal(struct{ K secret }{p.key.Load().key})
 	out.Write(b)
 	if s := out.String(); strings.Contains(s, canary) || strings.Contains(s, fmt.Sprintf("%x", canary)) {
 		t.Errorf("printed the key: %s", s)
@@ -233,6 +234,29 @@ func TestAnthropicKeyHeader(t *testing.T) {
 	}
 }
 
+// TestKeyIsReadAgain: a rotated key is used without a restart; a file that is gone or broken takes nothing away.
+func TestKeyIsReadAgain(t *testing.T) {
+	var seen string
+	spec := httpProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		seen = r.Header.Get("Authorization")
+		io.WriteString(w, models("m"))
+	})
+	spec.Engine, spec.KeyFile = VLLMEngine, keyFile(t, "first")
+	p, b := looked(t, spec)
+	for _, step := range []struct{ content, want string }{{"first", "first"}, {"second", "second"}, {"", "second"}, {"third", "third"}} {
+		if err := os.WriteFile(spec.KeyFile, []byte(step.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.look(context.Background())
+		if seen != "Bearer "+step.want {
+			t.Errorf("after %q the provider got %q, want %s", step.content, seen, step.want)
+		}
+	}
+	if p.key.Load().header != "Authorization" {
+		t.Errorf("the header is %s", p.key.Load().header)
+	}
+}
+
 func TestRefusedKeyIsTheOperatorsFault(t *testing.T) {
 	spec := rawProvider(t, respond("HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nsecr"))
 	spec.KeyFile = keyFile(t, canary)
@@ -248,7 +272,7 @@ func TestScrubberKeepsLengths(t *testing.T) {
 	text := "a sk-c4 sk-" + canary + canary + " tail sk-c4n4r"
 	want := strings.ReplaceAll(text, canary, strings.Repeat("*", len(canary)))
 	for cut := range len(text) + 1 {
-		s := newScrubber(canary)
+		s := newCredential(OpenAIEngine, newSecret(canary)).scrubber()
 		var out bytes.Buffer
 		out.Write(s.push([]byte(text[:cut])))
 		out.Write(s.push([]byte(text[cut:])))

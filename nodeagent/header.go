@@ -67,7 +67,7 @@ var (
 
 // requestHeader makes the header of a provider's request from what the Edge sent. Unknown names are dropped, malformed
 // values refused.
-func (p *provider) requestHeader(sent []*wire.Header) (http.Header, error) {
+func requestHeader(sent []*wire.Header, key *credential) (http.Header, error) {
 	h := make(http.Header, len(sent)+2)
 	values := make([]string, 0, len(sent))
 	for _, f := range sent {
@@ -91,7 +91,7 @@ func (p *provider) requestHeader(sent []*wire.Header) (http.Header, error) {
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = userAgent
 	}
-	p.authorize(h)
+	key.authorize(h)
 	return h, nil
 }
 
@@ -103,28 +103,6 @@ func validValue(v string) bool {
 		}
 	}
 	return true
-}
-
-// authHeader is one header with a key in it. Its value is in the form that http.Header wants, so that a run only refers
-// to it. It never leaves the package.
-type authHeader struct {
-	name   string
-	reveal func() []string
-}
-
-func newAuthHeader(engine Engine, key string) *authHeader {
-	name, value := "Authorization", []string{"Bearer " + key}
-	if engine == AnthropicEngine {
-		name, value = "X-Api-Key", []string{key}
-	}
-	return &authHeader{name: name, reveal: func() []string { return value }}
-}
-
-// authorize puts the operator's key, if there is one, on a request to this provider.
-func (p *provider) authorize(h http.Header) {
-	if a := p.auth.Load(); a != nil {
-		h[a.name] = a.reveal()
-	}
 }
 
 // responseHead makes the head of an answer. length is the length of the body as it will be sent, -1 if unknown.

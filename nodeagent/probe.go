@@ -36,6 +36,7 @@ type prober struct {
 	changed func() // called when what the Edge should know has changed; must return at once
 
 	misses     int
+	keyFault   bool          // the key's file could not be read
 	identified time.Time     // when the provider last told what it is; zero if it must be asked
 	first      chan struct{} // closed by the first look
 	looked     bool
@@ -77,6 +78,7 @@ func (p *provider) pollInterval() time.Duration {
 
 // look asks the provider once and takes note of what it says.
 func (b *prober) look(parent context.Context) {
+	b.refreshKey()
 	before := b.p.activity.Load()
 	ctx, cancel := context.WithTimeout(parent, askTimeout)
 	defer cancel()
@@ -93,6 +95,25 @@ func (b *prober) look(parent context.Context) {
 		b.identified = time.Time{} // whatever answers next may be another program
 	}
 	b.note(health, id, models, err)
+}
+
+// refreshKey takes a key whose file has changed. A file that can't be read leaves the key as it is.
+func (b *prober) refreshKey() {
+	if b.p.spec.KeyFile == "" {
+		return
+	}
+	key, err := readKeyFile(b.p.spec.KeyFile)
+	if err != nil {
+		if !b.keyFault {
+			b.log.Warn("the provider's key can't be read again, the former one stays", "provider", string(b.p.spec.ID), "error", err)
+		}
+		b.keyFault = true
+		return
+	}
+	b.keyFault = false
+	if c := b.p.key.Load(); c == nil || c.key.Reveal() != key.Reveal() {
+		b.p.key.Store(newCredential(b.p.engine(), key))
+	}
 }
 
 // identify asks what the provider is, where that is not known or may have changed.
@@ -186,17 +207,20 @@ func (b *prober) note(health wire.Health, id identity, models []openai.Model, er
 }
 
 func (b *prober) report(before, after snapshot, err error) {
-	attrs := []any{"provider", b.p.spec.ID, "engine", after.engine, "health", healthName(after.health), "models", len(after.models), "capacity", after.capacity}
+	log := b.log.With("provider", string(b.p.spec.ID), "engine", string(after.engine), "health", healthName(after.health),
+		"models", len(after.models), "capacity", after.capacity)
+	if err != nil {
+		log = log.With("error", b.p.key.Load().mask(err.Error()))
+	}
 	switch {
+	case errors.Is(err, errNoList):
+		log.Warn("provider answers, but does not list its models")
 	case after.health == before.health:
-		b.log.Info("provider changed", attrs...)
+		log.Info("provider changed")
 	case after.health == wire.Health_HEALTH_OK:
-		if err != nil {
-			attrs = append(attrs, "models_unknown", scrubText(err.Error(), b.p.key.Reveal()))
-		}
-		b.log.Info("provider is ready", attrs...)
-	case err != nil:
-		b.log.Warn("provider is not ready", append(attrs, "error", scrubText(err.Error(), b.p.key.Reveal()))...)
+		log.Info("provider is ready")
+	default:
+		log.Warn("provider is not ready")
 	}
 }
 

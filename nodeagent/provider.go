@@ -23,15 +23,14 @@ type provider struct {
 	base      *url.URL
 	transport http.RoundTripper
 	closeIdle func()
-	key       secret
 	targets   []*target // by openai.OpID; nil where there is no such operation
 
 	// Places: how many runs may be and are under way.
 	capacity atomic.Int64
 	inUse    atomic.Int64
 
-	// auth is the header that carries the key, as the engine wants it; nil without a key.
-	auth atomic.Pointer[authHeader]
+	// key is what the provider wants to see, nil if nothing. It is replaced when its file changes.
+	key atomic.Pointer[credential]
 
 	// activity counts reads that brought bytes of a run: while it moves, the provider is not hung.
 	activity atomic.Uint64
@@ -78,9 +77,11 @@ func newProvider(spec ProviderSpec, roots *tls.Config) (*provider, error) {
 		wake:      make(chan struct{}, 1),
 	}
 	if spec.KeyFile != "" {
-		if p.key, err = readKeyFile(spec.KeyFile); err != nil {
+		key, err := readKeyFile(spec.KeyFile)
+		if err != nil {
 			return nil, fmt.Errorf("provider %q: %w", spec.ID, err)
 		}
+		p.key.Store(newCredential(spec.Engine, key))
 	}
 	p.makeTargets()
 	p.mu.Lock()
@@ -162,8 +163,8 @@ func (p *provider) look() {
 func (p *provider) setEngineLocked(engine Engine, told int) {
 	p.state.engine = engine
 	p.setCapacityLocked(told)
-	if key := p.key.Reveal(); key != "" {
-		p.auth.Store(newAuthHeader(engine, key))
+	if c := p.key.Load(); c != nil {
+		p.key.Store(newCredential(engine, c.key))
 	}
 }
 

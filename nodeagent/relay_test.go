@@ -224,6 +224,7 @@ func TestRejected(t *testing.T) {
 		{"CRLF in a header", func(r *fakeRun, _ *Agent) { r.req().Headers[0].Value = "a\r\nX-Evil: 1" }, execution.CodeBadRequest},
 		{"NUL in a header", func(r *fakeRun, _ *Agent) { r.req().Headers[0].Value = "a\x00" }, execution.CodeBadRequest},
 		{"header twice", func(r *fakeRun, _ *Agent) { r.req().Headers = append(r.req().Headers, hdr("content-type", "a")) }, execution.CodeBadRequest},
+		{"a body of absurd length", func(r *fakeRun, _ *Agent) { r.open.BodyLength = 1 << 63 }, execution.CodeBadRequest},
 		{"no place", func(_ *fakeRun, a *Agent) { a.only().inUse.Store(64) }, execution.CodeCapacity},
 	}
 	for _, tt := range tests {

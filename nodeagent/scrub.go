@@ -1,10 +1,6 @@
 package nodeagent
 
-import (
-	"bytes"
-	"encoding/base64"
-	"strings"
-)
+import "bytes"
 
 // scrubber masks a provider's key where the provider echoes it in an answer. It writes as many asterisks as the key has
 // bytes, so that lengths and event borders stay. A piece of a key at the end of a chunk waits for the next chunk.
@@ -12,18 +8,6 @@ type scrubber struct {
 	needles [][]byte
 	held    []byte // the end of what was pushed, while it may be the beginning of a key
 	buf     []byte
-}
-
-// newScrubber returns a scrubber of the key in plain form and in base64; nil if there is no key.
-func newScrubber(key string) *scrubber {
-	if key == "" {
-		return nil
-	}
-	return &scrubber{needles: [][]byte{
-		[]byte(key),
-		[]byte(strings.TrimRight(base64.StdEncoding.EncodeToString([]byte(key)), "=")),
-		[]byte(base64.RawURLEncoding.EncodeToString([]byte(key))),
-	}}
 }
 
 // push returns what may go on of what has arrived: p itself or a buffer that is valid until the next call.
@@ -72,12 +56,4 @@ func overlap(p, needle []byte) int {
 		}
 	}
 	return 0
-}
-
-// scrubText masks the key in a text for the log.
-func scrubText(text, key string) string {
-	if key == "" {
-		return text
-	}
-	return strings.ReplaceAll(text, key, "[secret]")
 }

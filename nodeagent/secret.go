@@ -1,10 +1,12 @@
 package nodeagent
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 )
@@ -34,6 +36,62 @@ func (s secret) LogValue() slog.Value { return slog.StringValue("[secret]") }
 
 // MarshalText implements encoding.TextMarshaler, and with it json.
 func (s secret) MarshalText() ([]byte, error) { return []byte("[secret]"), nil }
+
+// credential is a provider's key in the forms in which it is used. It is nil where there is none, and its methods take
+// that. It never leaves the package.
+type credential struct {
+	key    secret
+	header string          // the header that carries it
+	value  func() []string // as http.Header wants it, so that a run only refers to it
+	// needles are what is looked for in an answer: the key, and its two common forms of base64.
+	needles func() [][]byte
+}
+
+func newCredential(engine Engine, key secret) *credential {
+	plain := key.Reveal()
+	if plain == "" {
+		return nil
+	}
+	c := &credential{key: key, header: "Authorization"}
+	value := []string{"Bearer " + plain}
+	if engine == AnthropicEngine {
+		c.header, value = "X-Api-Key", []string{plain}
+	}
+	needles := [][]byte{
+		[]byte(plain),
+		[]byte(strings.TrimRight(base64.StdEncoding.EncodeToString([]byte(plain)), "=")),
+		[]byte(base64.RawURLEncoding.EncodeToString([]byte(plain))),
+	}
+	c.value = func() []string { return value }
+	c.needles = func() [][]byte { return needles }
+	return c
+}
+
+// authorize puts the key on a request to the provider.
+func (c *credential) authorize(h http.Header) {
+	if c != nil {
+		h[c.header] = c.value()
+	}
+}
+
+// mask returns text without the key.
+func (c *credential) mask(text string) string {
+	if c == nil {
+		return text
+	}
+	for _, needle := range c.needles() {
+		text = strings.ReplaceAll(text, string(needle), "[secret]")
+	}
+	return text
+}
+
+// scrubber returns a scrubber of the key, nil if there is none.
+func (c *credential) scrubber() *scrubber {
+	if c == nil {
+		return nil
+	}
+	return &scrubber{needles: c.needles()}
+}
 
 // readKeyFile reads a key. Its errors name the file and never quote what is in it.
 func readKeyFile(path string) (secret, error) {

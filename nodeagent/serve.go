@@ -47,6 +47,9 @@ func (a *Agent) serve(ctx context.Context, r run) {
 	e.serve(ctx)
 }
 
+// maxBodyLength is beyond what any Edge takes: a greater number is a fault, not a body.
+const maxBodyLength = 1 << 32
+
 // refused says why a run is not even tried. Nothing was done for it.
 type refused struct {
 	code   execution.Code
@@ -76,14 +79,18 @@ func (a *Agent) admit(r run) (*exchange, *refused) {
 	if t == nil {
 		return nil, &refused{execution.CodeUnsupported, "no operation of that name"}
 	}
-	header, err := p.requestHeader(req.GetHeaders())
+	if open.GetBodyLength() > maxBodyLength {
+		return nil, &refused{execution.CodeBadRequest, "the announced body is too long"}
+	}
+	key := p.key.Load()
+	header, err := requestHeader(req.GetHeaders(), key)
 	if err != nil {
 		return nil, &refused{execution.CodeBadRequest, err.Error()}
 	}
 	if !p.acquire() {
 		return nil, &refused{execution.CodeCapacity, "every place of the provider is taken"}
 	}
-	return &exchange{p: p, target: t, run: r, open: open, req: req, header: header, holds: true}, nil
+	return &exchange{p: p, target: t, run: r, open: open, req: req, header: header, key: key, holds: true}, nil
 }
 
 // exchange is one run's HTTP exchange with a provider. It belongs to ServeRun's goroutine.
@@ -94,6 +101,7 @@ type exchange struct {
 	open   *wire.Open
 	req    *wire.ProviderTunnelRequest
 	header http.Header
+	key    *credential // nil if the provider wants none
 
 	runCtx  context.Context // the run's, of the tunnel
 	ctx     context.Context // of the provider's request
@@ -216,6 +224,11 @@ func (e *exchange) terminal(o execution.Outcome, c execution.Code, detail string
 	if e.usage != nil {
 		t.Usage = e.usage.Usage()
 	}
+	if o == execution.Cancelled && !t.Usage.Known && e.stream != nil && e.stream.Events() > 0 {
+		// The provider reports usage at the end that it never came to. Engines send one token in an event: what was
+		// produced is near to that, and neither nothing nor all that was asked for.
+		t.Usage = execution.Usage{Output: int64(e.stream.Events()), Known: true}
+	}
 	if !e.called.IsZero() && t.Timings.Provider == 0 {
 		t.Timings.Provider = time.Since(e.called)
 	}
@@ -235,7 +248,7 @@ func (e *exchange) clean(detail string) string {
 			return ' '
 		}
 		return r
-	}, scrubText(detail, e.p.key.Reveal()))
+	}, e.key.mask(detail))
 	if len(detail) > maxDetail {
 		detail = strings.ToValidUTF8(detail[:maxDetail], "")
 	}
