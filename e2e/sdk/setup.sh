@@ -13,13 +13,15 @@ cache=$here/../../.cache/sdk
 mkdir -p "$cache"
 cd "$cache"
 
-# One setup at a time.
-exec 9>lock
-flock 9
+# One setup at a time, where the system can say so.
+if command -v flock >/dev/null; then
+	exec 9>lock
+	flock 9
+fi
 
 # The note is written last, so a part that was interrupted is redone.
-digest() { cat "$@" | sha256sum; }
-is_made() { [[ -f $1.made && $(<"$1.made") == "$(digest "${@:2}")" ]]; }
+digest() { cat "$@" | cksum; }
+is_made() { [[ -x $1 && -f $1.made && $(<"$1.made") == "$(digest "${@:2}")" ]]; }
 made() { digest "${@:2}" >"$1.made"; }
 
 if ! is_made python "$here/requirements.txt"; then
@@ -31,13 +33,14 @@ if ! is_made python "$here/requirements.txt"; then
 fi
 
 for name in openai6 openai7; do
-	if ! is_made "$name" "$here/$name/package.json" "$here/$name/package-lock.json"; then
+	from=("$here/$name/package.json" "$here/$name/package-lock.json" "$here/$name/.npmrc")
+	if ! is_made "$name" "${from[@]}"; then
 		echo "sdk: $name for Node.js"
 		rm -rf "$name"
 		mkdir "$name"
-		cp "$here/$name/package.json" "$here/$name/package-lock.json" "$name"
+		cp "${from[@]}" "$name"
 		# 7.x asks for Node.js 22 and runs on 20 as well; npm only warns.
 		npm ci --prefix "$name" --ignore-scripts --no-audit --no-fund --loglevel=error
-		made "$name" "$here/$name/package.json" "$here/$name/package-lock.json"
+		made "$name" "${from[@]}"
 	fi
 done
