@@ -67,26 +67,10 @@ func (e *exchange) streamKind(first []byte) openai.StreamKind {
 	if e.resp.StatusCode != http.StatusOK || kind == openai.StreamNone || encoded(h) {
 		return openai.StreamNone
 	}
-	switch mediaType(h) {
-	case "text/event-stream":
+	switch t := mediaType(h); {
+	case t == "text/event-stream", e.req.GetStream() && looksLikeSSE(first): // whatever it calls itself
 		return kind
-	case "application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines":
-		return ndjsonKind(kind)
-	case "application/json":
-		if e.req.GetStream() && looksLikeSSE(first) {
-			return kind // some send events under the type of their other answers
-		}
-		return openai.StreamNone
-	}
-	if e.req.GetStream() && looksLikeSSE(first) {
-		return kind
-	}
-	return openai.StreamNone
-}
-
-// ndjsonKind is the kind of a stream of JSON lines: only Ollama's has a meaning here, any other passes as it is.
-func ndjsonKind(kind openai.StreamKind) openai.StreamKind {
-	if kind == openai.StreamOllama {
+	case kind == openai.StreamOllama && strings.Contains(t, "ndjson"):
 		return kind
 	}
 	return openai.StreamNone
