@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// prompts is an input in any of its forms: a string, a list of strings, tokens, or lists of tokens. Tokens become
-// the text that /detokenize makes of them.
+// prompts is an input in any of its forms: a string, a list of strings, tokens, lists of tokens, or parts with text.
+// Tokens become the text that /detokenize makes of them.
 type prompts []string
 
 func (p *prompts) UnmarshalJSON(b []byte) error {
@@ -26,12 +26,17 @@ func (p *prompts) UnmarshalJSON(b []byte) error {
 		return nil
 	}
 	var lists [][]int
-	if err := json.Unmarshal(b, &lists); err != nil {
-		return &requestError{"input", "must be a string, a list of strings, or tokens"}
+	if json.Unmarshal(b, &lists) == nil {
+		for _, l := range lists {
+			*p = append(*p, textOf(l))
+		}
+		return nil
 	}
-	for _, l := range lists {
-		*p = append(*p, textOf(l))
+	var parts words
+	if json.Unmarshal(b, &parts) != nil {
+		return &requestError{"input", "must be a string, a list of strings, tokens, or parts"}
 	}
+	*p = prompts{parts.text}
 	return nil
 }
 
