@@ -14,6 +14,10 @@ const (
 	// windowBudget is what a process spends on windows beyond the guaranteed ones.
 	windowBudget = 64 << 20
 
+	// The session's window begins at sessionWindowFirst and grows by what the peer acknowledges up to
+	// sessionWindowStart, until the link has been measured: a link that turns out to be slow must not have a megabyte
+	// in flight in front of the first heartbeat.
+	sessionWindowFirst = 256 << 10
 	sessionWindowStart = 1 << 20
 	sessionWindowMin   = 64 << 10
 	sessionWindowMax   = 8 << 20
@@ -50,6 +54,7 @@ func (b *budget) give(n int64) { b.left.Add(n) }
 type sessionCredit struct {
 	inFlight int
 	limit    int
+	measured bool // limit is what the link was seen to take
 	// The present measurement: begun when the link became busy, with the bytes acknowledged since, in slices of a
 	// second so that only the horizon counts.
 	since  time.Time
@@ -74,6 +79,9 @@ func (c *sessionCredit) acked(n int, now func() time.Time) bool {
 		return false
 	}
 	c.inFlight -= n
+	if !c.measured {
+		c.limit = min(c.limit+n, sessionWindowStart)
+	}
 	if c.since.IsZero() {
 		return true
 	}
@@ -88,13 +96,14 @@ func (c *sessionCredit) acked(n int, now func() time.Time) bool {
 	}
 	c.slices[int(second)%len(c.slices)] += n
 	if elapsed >= time.Second {
-		c.limit = min(max(c.measured(elapsed), sessionWindowMin), sessionWindowMax)
+		c.measured = true
+		c.limit = min(max(c.taken(elapsed), sessionWindowMin), sessionWindowMax)
 	}
 	return true
 }
 
-// measured is what the link takes in a horizon, from what it took so far.
-func (c *sessionCredit) measured(elapsed time.Duration) int {
+// taken is what the link takes in a horizon, from what it took so far.
+func (c *sessionCredit) taken(elapsed time.Duration) int {
 	total := 0
 	for _, n := range c.slices {
 		total += n

@@ -23,6 +23,9 @@ type pipeNet struct {
 	once  sync.Once
 	// wrap, if set, wraps the Node's end of each connection.
 	wrap func(net.Conn) net.Conn
+
+	mu    sync.Mutex
+	links []*fakeLink // guarded by mu: what wrap made
 }
 
 func newPipeNet() *pipeNet {
@@ -45,10 +48,16 @@ func (n *pipeNet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	near, far := net.Pipe()
 	select {
 	case n.conns <- far:
-		if n.wrap != nil {
-			return n.wrap(near), nil
+		if n.wrap == nil {
+			return near, nil
 		}
-		return near, nil
+		c := n.wrap(near)
+		if l, ok := c.(*fakeLink); ok {
+			n.mu.Lock()
+			n.links = append(n.links, l)
+			n.mu.Unlock()
+		}
+		return c, nil
 	case <-n.done:
 		return nil, errors.New("connection refused")
 	case <-ctx.Done():
@@ -111,6 +120,9 @@ type rig struct {
 	srv  *http.Server
 	stop context.CancelFunc
 	wg   sync.WaitGroup
+	// runErr is what Supervisor.Run returned, once close has returned.
+	runErr error
+	proxy  *frameProxy // or nil
 }
 
 type handlerFunc func(ctx context.Context, run *NodeRun)
@@ -124,25 +136,59 @@ func testLogger() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
+// rigOptions is what a test may change about a rig. All of it is optional.
+type rigOptions struct {
+	tcp        bool                    // over loopback, not net.Pipe
+	wrap       func(net.Conn) net.Conn // over net.Pipe: wraps the Node's end
+	tuneTCP    func(*net.TCPConn)      // over loopback: each end
+	through    *frameProxy             // over net.Pipe: between the two ends
+	maxStreams int
+	directory  func(*testDirectory)
+	supervisor func(*SupervisorConfig)
+	before     func(*rig) // runs before the Node dials
+}
+
 // newRig starts both ends over a pipeNet, or over loopback TCP if tcp is set.
 func newRig(t testing.TB, tcp bool, h handlerFunc) *rig {
+	return newRigWith(t, h, rigOptions{tcp: tcp})
+}
+
+func newRigWith(t testing.TB, h handlerFunc, o rigOptions) *rig {
 	r := &rig{t: t, net: newPipeNet(), dir: newTestDirectory()}
+	r.net.wrap = o.wrap
+	if o.directory != nil {
+		o.directory(r.dir)
+	}
 	var err error
-	r.acc, err = NewAcceptor(AcceptorConfig{EdgeID: "edge", Directory: r.dir, Logger: testLogger()})
+	r.acc, err = NewAcceptor(AcceptorConfig{EdgeID: "edge", Directory: r.dir, Logger: testLogger(), MaxStreams: o.maxStreams})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var listener net.Listener = r.net
 	url, dial := "ws://edge.test/tunnel/v1", r.net.dial
-	if tcp {
+	if o.tcp {
 		if listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			t.Fatal(err)
 		}
 		url, dial = "ws://"+listener.Addr().String(), nil
+		if o.tuneTCP != nil {
+			listener = tunedListener{listener, o.tuneTCP}
+			dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				c, err := new(net.Dialer).DialContext(ctx, network, addr)
+				if err == nil {
+					o.tuneTCP(c.(*net.TCPConn))
+				}
+				return c, err
+			}
+		}
+	}
+	if o.through != nil {
+		o.through.start(t, r.net)
+		dial = o.through.net.dial
 	}
 	r.srv = &http.Server{Handler: r.acc}
 	r.wg.Go(func() { _ = r.srv.Serve(listener) })
-	r.sup, err = NewSupervisor(SupervisorConfig{
+	cfg := SupervisorConfig{
 		URL: url, Node: "node", Handler: h, Logger: testLogger(), DialContext: dial,
 		Describe: func() *NodeInfo {
 			return &NodeInfo{
@@ -152,14 +198,35 @@ func newRig(t testing.TB, tcp bool, h handlerFunc) *rig {
 				Version:   "test",
 			}
 		},
-	})
-	if err != nil {
+	}
+	if o.supervisor != nil {
+		o.supervisor(&cfg)
+	}
+	if r.sup, err = NewSupervisor(cfg); err != nil {
 		t.Fatal(err)
+	}
+	if o.before != nil {
+		o.before(r)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
-	r.wg.Go(func() { _ = r.sup.Run(ctx) })
+	r.wg.Go(func() { r.runErr = r.sup.Run(ctx) })
+	r.proxy = o.through
 	return r
+}
+
+// tunedListener sets options on what it accepts.
+type tunedListener struct {
+	net.Listener
+	tune func(*net.TCPConn)
+}
+
+func (l tunedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.tune(c.(*net.TCPConn))
+	}
+	return c, err
 }
 
 func (r *rig) close() {
@@ -167,7 +234,45 @@ func (r *rig) close() {
 	r.acc.Close()
 	_ = r.srv.Close()
 	_ = r.net.Close()
+	if r.proxy != nil {
+		r.proxy.close()
+	}
 	r.wg.Wait()
+	r.net.mu.Lock()
+	defer r.net.mu.Unlock()
+	for _, l := range r.net.links {
+		_ = l.Close()
+		l.pumps.Wait()
+	}
+}
+
+// checkEmpty fails the test unless nothing is left of any run or session at either end.
+func (r *rig) checkEmpty() {
+	r.t.Helper()
+	for name, m := range map[string]*Metrics{"Edge": r.acc.Metrics(), "Node": r.sup.cfg.Metrics} {
+		if n := m.Streams.Load(); n != 0 {
+			r.t.Errorf("%s: %d streams left", name, n)
+		}
+		if n := m.Sessions.Load(); n != 0 {
+			r.t.Errorf("%s: %d sessions left", name, n)
+		}
+	}
+	if n := r.acc.budget.left.Load(); n != windowBudget {
+		r.t.Errorf("Edge: the window budget is short of %d bytes", windowBudget-n)
+	}
+	if n := r.sup.budget.left.Load(); n != windowBudget {
+		r.t.Errorf("Node: the window budget is short of %d bytes", windowBudget-n)
+	}
+}
+
+// open opens a run that must open.
+func open(t testing.TB, s *NodeSession, body []byte) *Run {
+	t.Helper()
+	run, err := s.Open(OpenSpec{Open: tunnelOpen(), Body: body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
 }
 
 func (r *rig) session() *NodeSession { return <-r.dir.online }

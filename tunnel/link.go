@@ -90,7 +90,7 @@ func (l *link) init(conn messageConn, peer peerEnd, log *slog.Logger, metrics *M
 	l.now = time.Now
 	l.wake = make(chan struct{}, 1)
 	l.done = make(chan struct{})
-	l.credit.limit = sessionWindowStart
+	l.credit.limit = sessionWindowFirst
 	l.wg.Add(1) // for peer.ended
 }
 

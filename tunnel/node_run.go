@@ -20,7 +20,7 @@ const terminalGrace = 5 * time.Second
 type Handler interface {
 	// ServeRun executes one run on a goroutine of its own. ctx ends when the run is cancelled, its deadline passes or
 	// the session ends; context.Cause tells which (*CancelError). A run that ServeRun leaves without End ends as
-	// failed, internal.
+	// cancelled if it was, else as failed, internal.
 	ServeRun(ctx context.Context, run *NodeRun)
 }
 

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -219,9 +220,17 @@ func (s *nodeSession) handle(r *NodeRun) {
 		if p := recover(); p != nil {
 			s.link.log.Error("tunnel: a run panicked", "run_id", r.open.RunId, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		}
-		r.End(execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal, Detail: "the Node's handler left the run without an end"})
+		r.End(leftWithoutEnd(r.ctx))
 	}()
 	s.sup.cfg.Handler.ServeRun(r.ctx, r)
+}
+
+// leftWithoutEnd is the terminal of a run whose handler gave none: what cancelled it, or else a fault of ours.
+func leftWithoutEnd(ctx context.Context) execution.Terminal {
+	if c, ok := errors.AsType[*CancelError](context.Cause(ctx)); ok {
+		return execution.Terminal{Outcome: execution.Cancelled, Code: c.Code, Detail: c.Reason}
+	}
+	return execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal, Detail: "the Node's handler left the run without an end"}
 }
 
 func (s *nodeSession) endSentLocked(st *stream) {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"math"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
@@ -204,13 +203,14 @@ func (s *Supervisor) Run(ctx context.Context) error {
 // loop is Run without its cleaning up.
 func (s *Supervisor) loop(ctx context.Context) error {
 	attempt := 0
+	lost := time.Now() // when the trouble began that the attempts are counted from
 	for {
 		session, err := s.connect(ctx)
 		if err == nil {
 			began := time.Now()
 			err = s.hold(ctx, session)
 			if time.Since(began) >= steadyAfter {
-				attempt = 0
+				attempt, lost = 0, time.Now()
 			}
 		}
 		if ctx.Err() != nil {
@@ -219,14 +219,14 @@ func (s *Supervisor) loop(ctx context.Context) error {
 		if s.isDraining() {
 			return nil
 		}
-		wait := s.pause(err, attempt)
+		wait := s.pause(err, attempt, time.Since(lost))
 		attempt++
 		if wait < 0 { // the Edge asked for it
-			attempt = 0
+			attempt, lost = 0, time.Now()
 			continue
 		}
 		if !s.sleep(ctx, wait) {
-			attempt = 0
+			attempt, lost = 0, time.Now()
 		}
 		if s.isDraining() {
 			return nil
@@ -237,12 +237,12 @@ func (s *Supervisor) loop(ctx context.Context) error {
 	}
 }
 
-// pause decides how long to wait before the next attempt, and says so.
-func (s *Supervisor) pause(err error, attempt int) time.Duration {
+// pause decides how long to wait before the next attempt, and says so. down is how long the trouble has lasted.
+func (s *Supervisor) pause(err error, attempt int, down time.Duration) time.Duration {
 	if errors.Is(err, errReplace) {
 		return -1
 	}
-	wait := fullJitter(attempt)
+	wait := fullJitter(attempt, down)
 	state := StateWaiting
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		state = StateRefused
@@ -266,9 +266,12 @@ func refusedPause(r *Refusal) time.Duration {
 	}
 }
 
-// fullJitter is a random time below the exponential bound: attempts of many Nodes spread out evenly.
-func fullJitter(attempt int) time.Duration {
-	return jitter(min(backoffMax, backoffBase*time.Duration(math.Exp2(float64(min(attempt, 10))))))
+// fullJitter is a random time below the exponential bound: attempts of many Nodes spread out evenly. Nor does it pass
+// the time that the trouble has lasted: of a thousand Nodes some use up their first attempts in no time, and they must
+// not wait half a minute for an Edge that was away for two seconds.
+func fullJitter(attempt int, down time.Duration) time.Duration {
+	bound := backoffBase << min(attempt, 10)
+	return jitter(min(backoffMax, bound, max(backoffBase, down)))
 }
 
 func jitter(d time.Duration) time.Duration { return time.Duration(mathrand.Int64N(int64(d) + 1)) }
