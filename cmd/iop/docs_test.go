@@ -60,3 +60,34 @@ func TestReadmeNamesRealCommands(t *testing.T) {
 		}
 	}
 }
+
+// TestComposeUsesRealCommands: the compose file's command lines and variables are this binary's.
+func TestComposeUsesRealCommands(t *testing.T) {
+	data, err := os.ReadFile("../../deploy/docker-compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^    command: (.*)$`).FindAllStringSubmatch(string(data), -1)
+	if len(lines) < 4 {
+		t.Fatalf("found %d command lines", len(lines))
+	}
+	for _, line := range lines {
+		cmd, rest, err := newRootCommand().Find(strings.Fields(line[1]))
+		if err != nil || !cmd.HasParent() {
+			t.Errorf("%q: no such command: %v", line[1], err)
+			continue
+		}
+		if err := cmd.ParseFlags(rest); err != nil || cmd.Flags().NArg() > 0 {
+			t.Errorf("%q: %v, arguments %q", line[1], err, cmd.Flags().Args())
+		}
+	}
+	documented, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^      (IOP_[A-Z_]+): `).FindAllStringSubmatch(string(data), -1) {
+		if name := strings.TrimSuffix(m[1], "_FILE"); !strings.Contains(string(documented), "`"+name+"`") {
+			t.Errorf("%s is no setting", m[1])
+		}
+	}
+}
