@@ -81,6 +81,7 @@ func (w *words) UnmarshalJSON(b []byte) error {
 // order is a place for knobs inside the JSON body that SDKs pass on as it is.
 type order struct {
 	User     json.RawMessage `json:"user"`
+	SafetyID json.RawMessage `json:"safety_identifier"`
 	Metadata json.RawMessage `json:"metadata"`
 }
 
@@ -94,9 +95,11 @@ func (o order) list() []string {
 			}
 		}
 	}
-	var user string
-	if json.Unmarshal(o.User, &user) == nil {
-		out = append(out, user)
+	for _, raw := range []json.RawMessage{o.SafetyID, o.User} {
+		var s string
+		if json.Unmarshal(raw, &s) == nil {
+			out = append(out, s)
+		}
 	}
 	return out
 }

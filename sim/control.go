@@ -39,8 +39,8 @@ func serveHelp(w http.ResponseWriter, _ *http.Request) {
 // Help describes the control paths and every knob, one a line.
 func Help() string {
 	var b strings.Builder
-	b.WriteString("Knobs: sim:key=value,key=value in `user`, in `metadata.sim`, at the beginning of the last user message,\n" +
-		"of `input` or `prompt`, in the form field `user` or `prompt`, or in the header X-Sim.\n\n")
+	b.WriteString("Knobs: sim:key=value,key=value in `user` or `safety_identifier`, in `metadata.sim`, at the beginning of the\n" +
+		"last user message, of `input` or of `prompt`, in form fields of these names, or in the header X-Sim.\n\n")
 	for _, e := range knobTable {
 		fmt.Fprintf(&b, "  %-22s %s\n", e.name, e.help)
 	}

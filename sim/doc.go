@@ -10,9 +10,10 @@
 //
 // A knob changes how one request is answered. Knobs are written `sim:key=value,key=value` and may stand in
 //
-//   - the body's `user` string, `metadata.sim` or `metadata.user_id` (so an unchanged SDK can set them),
+//   - the body's `user` or `safety_identifier` string, `metadata.sim` or `metadata.user_id` (an unchanged SDK sets
+//     them),
 //   - the beginning of the last user message, of `input` or of `prompt`, up to the first white space,
-//   - the multipart fields `user` and `prompt`,
+//   - the multipart fields `user`, `safety_identifier` and `prompt`,
 //   - the header X-Sim (for a client that talks to the simulator directly).
 //
 // POST /sim/config takes the same keys as a JSON object and makes them the defaults of all later requests: a null

@@ -55,7 +55,7 @@ type exchange struct {
 func (s *Server) open(w http.ResponseWriter, r *http.Request, inference bool) *exchange {
 	rec := &Request{
 		Method: r.Method, Path: r.RequestURI, Host: r.Host, Proto: r.Proto, Remote: r.RemoteAddr,
-		Headers: r.Header.Clone(), Inference: inference, State: stateReading, Started: time.Now(),
+		Headers: r.Header.Clone(), Chunked: r.ContentLength < 0, Inference: inference, State: stateReading, Started: time.Now(),
 	}
 	s.ledger.open(rec)
 	x := &exchange{
@@ -206,6 +206,12 @@ func (x *exchange) headerKnobs() error {
 }
 
 func (x *exchange) authorize() error {
+	if x.s.config.Flavour == Ollama && !x.ollamaTrusts() {
+		if err := x.whole(http.StatusForbidden, "", nil); err != nil {
+			return err
+		}
+		return errRejected
+	}
 	want := x.s.config.APIKey
 	if want == "" || x.r.URL.Path == "/health" {
 		return nil
@@ -405,9 +411,7 @@ func (x *exchange) writeHead(status int, contentType string, length int) {
 	if ct := x.contentType(contentType); ct != "" {
 		h.Set("Content-Type", ct)
 	}
-	if server := x.s.config.Flavour.server(); server != "" {
-		h.Set("Server", server)
-	}
+	x.flavourHeaders(h)
 	if length != unset && !x.k.earlyHints { // trailers need a chunked body
 		h.Set("Content-Length", strconv.Itoa(length))
 	}

@@ -3,20 +3,29 @@ package sim
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 )
 
-// server is the flavour's Server header, or "" where it sends none.
-func (f Flavour) server() string {
-	switch f {
+// flavourHeaders sets the headers that the engine is known by. A gateway has to decide on each of them.
+func (x *exchange) flavourHeaders(h http.Header) {
+	switch x.s.config.Flavour {
+	case OpenAI:
+		h.Set("Server", "cloudflare")
+		h.Set("X-Request-Id", "req_sim"+strconv.FormatInt(x.rec.ID, 36))
+		h.Set("Openai-Organization", "org-sim")
+		h.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(x.rec.Started).Milliseconds(), 10))
+		h.Set("X-Ratelimit-Limit-Requests", "10000")
+		h.Set("X-Ratelimit-Remaining-Requests", "9999")
+	case Anthropic:
+		h.Set("Server", "cloudflare")
 	case VLLM, SGLang:
-		return "uvicorn"
+		h.Set("Server", "uvicorn")
 	case LlamaCPP:
-		return "llama.cpp"
-	case OpenAI, Anthropic:
-		return "cloudflare"
+		h.Set("Server", "llama.cpp")
+		h.Set("Access-Control-Allow-Origin", "") // it repeats the Origin that was not sent
 	}
-	return ""
 }
 
 // flavourRoutes adds the paths by which an engine is told from another.

@@ -72,6 +72,7 @@ func TestPlacesForKnobs(t *testing.T) {
 	r := start(t, func(c *Config) { c.Flavour = Ollama })
 	for name, req := range map[string][2]string{
 		"user":          {chatPath, `{"model":"sim-small","user":"sim:status=418","messages":[{"role":"user","content":"x"}]}`},
+		"safety":        {chatPath, `{"model":"sim-small","safety_identifier":"sim:status=418","messages":[]}`},
 		"metadata.sim":  {chatPath, `{"model":"sim-small","metadata":{"sim":"status=418"},"messages":[]}`},
 		"last message":  {chatPath, `{"model":"sim-small","messages":[{"role":"user","content":"x"},{"role":"user","content":[{"type":"text","text":"sim:status=418 hello"}]}]}`},
 		"user_id":       {"/v1/messages", `{"model":"sim-small","max_tokens":9,"metadata":{"user_id":"sim:status=418"},"messages":[{"role":"user","content":"x"}]}`},

@@ -37,6 +37,8 @@ type Request struct {
 	Stream    bool   `json:"stream"`
 	Fault     string `json:"fault,omitempty"`
 
+	// Chunked is set where the body came without a Content-Length.
+	Chunked bool `json:"chunked"`
 	// Body is the beginning of the body, at most 4 KiB; BodyLength and BodySHA256 are of all of it.
 	Body       string `json:"body"`
 	BodyLength int64  `json:"body_length"`

@@ -282,11 +282,11 @@ type form struct {
 
 func (f *form) value(name string) string { return f.values[name] }
 
-// ask is the form's part of an ask: its knobs stand in the fields user and prompt.
+// ask is the form's part of an ask: its knobs stand in the fields prompt, safety_identifier and user.
 func (f *form) ask() *ask {
 	return &ask{
 		model: f.value("model"), stream: f.value("stream") == "true", limit: unset, n: 1,
-		orders: []string{f.value("prompt"), f.value("user")},
+		orders: []string{f.value("prompt"), f.value("safety_identifier"), f.value("user")},
 	}
 }
 

@@ -4,9 +4,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -28,6 +32,35 @@ func (s *Server) ollamaRoutes(m *http.ServeMux) {
 	m.Handle("POST /api/generate", s.infer(decodeOllamaGenerate))
 	m.Handle("POST /api/embed", s.infer(decodeOllamaEmbed))
 	m.Handle("POST /api/embeddings", s.infer(decodeOllamaEmbed))
+}
+
+// ollamaTrusts reports whether an Ollama that listens on loopback takes the request: its Host must be local, and so
+// must be its Origin if it has one. That is Ollama's defence against web pages that rebind their name.
+func (x *exchange) ollamaTrusts() bool {
+	addr, ok := x.s.Addr().(*net.TCPAddr)
+	if !ok || !addr.IP.IsLoopback() {
+		return true
+	}
+	if !localHost(x.r.Host) {
+		return false
+	}
+	origin := x.r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && localHost(u.Host)
+}
+
+func localHost(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
+	}
+	if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return ip.IsLoopback() || ip.IsPrivate() || ip.IsUnspecified()
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".local") || strings.HasSuffix(host, ".internal")
 }
 
 func ollamaDetails() map[string]any {

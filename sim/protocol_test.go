@@ -231,6 +231,34 @@ func TestFlavourDetails(t *testing.T) {
 	}
 }
 
+func TestLoopbackOllamaRefusesStrangers(t *testing.T) {
+	r := start(t, func(c *Config) { c.Flavour = Ollama })
+	for _, c := range []struct {
+		host, origin string
+		status       int
+	}{
+		{"", "", 200}, {"localhost:11434", "", 200}, {"edge.example.com", "", 403}, {"8.8.8.8", "", 403}, {"[::1]:80", "", 200},
+		{"", "http://localhost:3000", 200}, {"", "https://edge.example.com", 403},
+	} {
+		req, err := http.NewRequest("GET", r.url+"/api/tags", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = c.host
+		if c.origin != "" {
+			req.Header.Set("Origin", c.origin)
+		}
+		resp, err := r.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != c.status {
+			t.Errorf("%+v: %d", c, resp.StatusCode)
+		}
+	}
+}
+
 func TestUsageRules(t *testing.T) {
 	const asked = `"stream_options":{"include_usage":true},`
 	count := func(body string) (null, inEmpty, inFinish, inOthers int) {

@@ -48,6 +48,7 @@ func decodeResponses(_ *exchange, body []byte) (*ask, error) {
 	if err := a.takeInput(in.Input); err != nil {
 		return nil, err
 	}
+	in.Input = nil // it may be large, and in outlives it
 	if in.Instructions != nil {
 		a.input += countTokens(in.Instructions.size)
 	}

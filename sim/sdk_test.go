@@ -296,7 +296,7 @@ func TestSDKImages(t *testing.T) {
 	}
 
 	e, err := c.Images.Edit(t.Context(), openai.ImageEditParams{
-		Model: "sim-image", Prompt: "a dog", User: openai.String("sim:ttft=1ms"),
+		Model: "sim-image", Prompt: "a dog", SafetyIdentifier: openai.String("sim:ttft=1ms"),
 		Image: openai.ImageEditParamsImageUnion{OfFile: openai.File(bytes.NewReader(picture("x", 0)), "x.png", "image/png")},
 	})
 	if err != nil {
@@ -405,6 +405,7 @@ func TestSDKTranscription(t *testing.T) {
 	if s.Err() != nil || text != last || text != "Heard 48044 bytes" {
 		t.Errorf("%v %q %q", s.Err(), text, last)
 	}
+	//lint:ignore SA1019 the endpoint is deprecated, and served
 	tr, err := c.Audio.Translations.New(t.Context(), openai.AudioTranslationNewParams{Model: "sim-audio", File: params().File})
 	if err != nil || tr.Text != a.Text {
 		t.Errorf("%v %+v", err, tr)

@@ -152,7 +152,7 @@ func (r *rig) raw(path, body string) (string, error) {
 }
 
 func writeRequest(w io.Writer, path, body string) error {
-	req, err := http.NewRequest("POST", "http://engine.test"+path, strings.NewReader(body))
+	req, err := http.NewRequest("POST", "http://engine.local"+path, strings.NewReader(body))
 	if err != nil {
 		return err
 	}
