@@ -260,6 +260,11 @@ type nodeRig struct {
 }
 
 func newNodeRig(t testing.TB, h handlerFunc, change func(*SupervisorConfig)) *nodeRig {
+	return newNodeRigBefore(t, h, change, func(*Supervisor) {})
+}
+
+// newNodeRigBefore calls before with the Supervisor that is about to run.
+func newNodeRigBefore(t testing.TB, h handlerFunc, change func(*SupervisorConfig), before func(*Supervisor)) *nodeRig {
 	n := &nodeRig{t: t, net: newPipeNet(), peers: make(chan *fakePeer, 4096), ran: make(chan struct{})}
 	cfg := SupervisorConfig{
 		URL: "ws://edge.test", Node: "node", Handler: h, Logger: testLogger(), DialContext: n.net.dial,
@@ -272,6 +277,7 @@ func newNodeRig(t testing.TB, h handlerFunc, change func(*SupervisorConfig)) *no
 	if n.sup, err = NewSupervisor(cfg); err != nil {
 		t.Fatal(err)
 	}
+	before(n.sup)
 	n.srv = &http.Server{Handler: http.HandlerFunc(n.accept)}
 	n.wg.Go(func() { _ = n.srv.Serve(n.net) })
 	ctx, cancel := context.WithCancel(context.Background())

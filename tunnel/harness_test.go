@@ -73,6 +73,7 @@ type testDirectory struct {
 	refresh  chan *NodeSession
 	gone     chan error
 	refuse   func(*NodeSession) error
+	register func(context.Context) error // called without the lock
 	authFail error
 	ready    func(*NodeSession) error
 }
@@ -87,7 +88,15 @@ func (d *testDirectory) Authenticate(*http.Request) (Identity, error) {
 	return Identity{TokenID: "t"}, d.authFail
 }
 
-func (d *testDirectory) Register(_ context.Context, s *NodeSession) (execution.Generation, error) {
+func (d *testDirectory) Register(ctx context.Context, s *NodeSession) (execution.Generation, error) {
+	d.mu.Lock()
+	register := d.register
+	d.mu.Unlock()
+	if register != nil {
+		if err := register(ctx); err != nil {
+			return 0, err
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.refuse != nil {
