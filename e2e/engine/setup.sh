@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepare a real inference engine for the engine test: llama.cpp's llama-server, built here, and a small model for it.
 #
-#   e2e/engine/setup.sh         build what is missing (about ten minutes the first time on two cores, then nothing)
+#   e2e/engine/setup.sh         build what is missing (six minutes the first time on two idle cores, then nothing)
 #   e2e/engine/run.sh 18080     start it on 127.0.0.1:18080, in the foreground; Ctrl-C or SIGTERM stops it
 #
 # What comes from where:
@@ -11,7 +11,7 @@
 #     tokenizes, samples, batches and streams as a real one does. See that file for what it never says.
 #
 # Everything lands in .cache/engine at the root of the repository, which git ignores; remove it to start over. Each part
-# is redone when what it was made from changes. Needs python3 with venv, cmake, a C++17 compiler and about 600 MB of disk.
+# is redone when what it was made from changes. Needs python3 with venv, cmake 3.21, make, a C++17 compiler and about 600 MB of disk.
 #
 #   IOP_ENGINE_JOBS    compilers at once (default 2)
 set -euo pipefail
@@ -24,6 +24,13 @@ mkdir -p "$cache"
 cd "$cache"
 
 say() { printf 'engine: %s\n' "$*"; }
+
+for tool in python3 cmake c++ make tar sha256sum flock; do
+	command -v "$tool" >/dev/null || {
+		say "$tool is missing: install it first" >&2
+		exit 1
+	}
+done
 
 # One setup at a time: two would build in the same tree.
 exec 9>lock
