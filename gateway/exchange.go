@@ -33,6 +33,7 @@ type exchange struct {
 	s         *Server
 	w         http.ResponseWriter
 	r         *http.Request
+	cork      *corkedConn // or nil
 	op        *openai.Operation
 	fam       openai.Family
 	requestID string

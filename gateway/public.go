@@ -132,7 +132,7 @@ func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
 // serveOperation runs one request.
 func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *openai.Operation) {
 	x := &exchange{
-		s: s, w: w, r: r, op: op, fam: familyOf(op.Path), requestID: newRequestID(), started: time.Now(),
+		s: s, w: w, r: r, cork: corkOf(r), op: op, fam: familyOf(op.Path), requestID: newRequestID(), started: time.Now(),
 	}
 	x.spoke = x.started
 	x.deadline = x.started.Add(s.cfg.TotalTimeout)

@@ -192,11 +192,20 @@ func (r *reply) remember(data []byte) {
 // write writes to the client; flush sends it at once. False: the client is gone.
 func (x *exchange) write(data []byte, now time.Time, flush bool) bool {
 	x.refreshDeadline(now)
+	corked := flush && x.cork != nil && len(data) >= worthCorking
+	if corked {
+		x.cork.hold()
+	}
 	n, err := x.w.Write(data)
-	x.reply.bytes += int64(n)
 	if err == nil && flush {
 		err = http.NewResponseController(x.w).Flush()
 	}
+	if corked {
+		if released := x.cork.release(); err == nil {
+			err = released
+		}
+	}
+	x.reply.bytes += int64(n)
 	x.spoke = now
 	x.reply.gone = x.reply.gone || err != nil
 	return err == nil

@@ -110,6 +110,10 @@ func newServer(cfg Config, public, private net.Listener) (*Server, error) {
 	}
 	s.metrics = newMetrics(s)
 	s.public = s.httpServer(http.HandlerFunc(s.servePublic), tlsConfig)
+	if tlsConfig == nil {
+		s.listener = corkingListener{public}
+		s.public.ConnContext = withConn
+	}
 	s.admin = s.httpServer(admin.New(admin.Config{
 		Store: cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
 	}), nil)

@@ -1,0 +1,85 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/http"
+)
+
+// corkedConn gathers what net/http writes for one batch of an answer (the chunk's size, the bytes, the line end) into
+// one system call. It is for HTTP/1.1 without TLS, where a connection belongs to one handler at a time: between hold
+// and release only that handler's goroutine writes. Outside it passes everything through.
+type corkedConn struct {
+	*net.TCPConn
+
+	// Owned by the handler's goroutine.
+	holding bool
+	parts   net.Buffers // what waits, in order; slices of small, or of whoever wrote them
+	sending net.Buffers // parts while they are written, which empties it
+	small   []byte      // copies of what came out of net/http's buffer, which is used again
+}
+
+const (
+	// httpBuffer is the size of net/http's buffer in front of a connection: no write that comes out of it is larger,
+	// and every larger one is the handler's own slice, which stays as it is until release.
+	httpBuffer = 4096
+	// worthCorking is the least batch that net/http would write in several pieces.
+	worthCorking = 2048
+)
+
+// Write gathers p while the connection is held.
+func (c *corkedConn) Write(p []byte) (int, error) {
+	if !c.holding {
+		return c.TCPConn.Write(p)
+	}
+	q := p
+	if len(p) <= httpBuffer {
+		c.small = append(c.small, p...)
+		q = c.small[len(c.small)-len(p):]
+	}
+	c.parts = append(c.parts, q)
+	return len(p), nil
+}
+
+func (c *corkedConn) hold() { c.holding = true }
+
+// release writes what was gathered.
+func (c *corkedConn) release() error {
+	c.holding = false
+	c.sending = c.parts
+	_, err := c.sending.WriteTo(c.TCPConn)
+	clear(c.parts)
+	c.parts, c.small = c.parts[:0], c.small[:0]
+	return err
+}
+
+// corkingListener makes corkedConns of TCP connections.
+type corkingListener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l corkingListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		return &corkedConn{TCPConn: tcp}, nil
+	}
+	return conn, err
+}
+
+type connKey struct{}
+
+// withConn lets a handler find its connection.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	if c, ok := c.(*corkedConn); ok {
+		return context.WithValue(ctx, connKey{}, c)
+	}
+	return ctx
+}
+
+// corkOf returns the connection of a request that has it to itself, or nil.
+func corkOf(r *http.Request) *corkedConn {
+	if r.ProtoMajor != 1 {
+		return nil
+	}
+	c, _ := r.Context().Value(connKey{}).(*corkedConn)
+	return c
+}
