@@ -137,10 +137,9 @@ func (w *corkingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// The server's deadlines were for the request's head; a tunnel lives on heartbeats.
-	if err := conn.SetDeadline(time.Time{}); err != nil {
-		return nil, nil, err
-	}
+	// The server's deadlines were for the request's head; a tunnel lives on heartbeats. That the peer has gone already,
+	// which is all that can be wrong here, shows at the first read.
+	_ = conn.SetDeadline(time.Time{})
 	tuneSocket(conn)
 	w.cork = &corkedConn{Conn: conn}
 	// A small writer: each message is gathered by the cork anyway, and a thousand idle Nodes hold no buffers.

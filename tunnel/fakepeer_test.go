@@ -257,14 +257,15 @@ type nodeRig struct {
 	// runErr is what Run returned, once it has.
 	runErr error
 	ran    chan struct{}
+	seen   func(*http.Request) // or nil: looks at each upgrade
 }
 
 func newNodeRig(t testing.TB, h handlerFunc, change func(*SupervisorConfig)) *nodeRig {
-	return newNodeRigBefore(t, h, change, func(*Supervisor) {})
+	return newNodeRigBefore(t, h, change, func(*nodeRig) {})
 }
 
-// newNodeRigBefore calls before with the Supervisor that is about to run.
-func newNodeRigBefore(t testing.TB, h handlerFunc, change func(*SupervisorConfig), before func(*Supervisor)) *nodeRig {
+// newNodeRigBefore calls before with the rig whose Supervisor is about to run.
+func newNodeRigBefore(t testing.TB, h handlerFunc, change func(*SupervisorConfig), before func(*nodeRig)) *nodeRig {
 	n := &nodeRig{t: t, net: newPipeNet(), peers: make(chan *fakePeer, 4096), ran: make(chan struct{})}
 	cfg := SupervisorConfig{
 		URL: "ws://edge.test", Node: "node", Handler: h, Logger: testLogger(), DialContext: n.net.dial,
@@ -277,7 +278,7 @@ func newNodeRigBefore(t testing.TB, h handlerFunc, change func(*SupervisorConfig
 	if n.sup, err = NewSupervisor(cfg); err != nil {
 		t.Fatal(err)
 	}
-	before(n.sup)
+	before(n)
 	n.srv = &http.Server{Handler: http.HandlerFunc(n.accept)}
 	n.wg.Go(func() { _ = n.srv.Serve(n.net) })
 	ctx, cancel := context.WithCancel(context.Background())
@@ -290,6 +291,9 @@ func newNodeRigBefore(t testing.TB, h handlerFunc, change func(*SupervisorConfig
 }
 
 func (n *nodeRig) accept(w http.ResponseWriter, r *http.Request) {
+	if n.seen != nil {
+		n.seen(r)
+	}
 	cw := &corkingWriter{ResponseWriter: w}
 	ws, err := websocket.Accept(cw, r, &websocket.AcceptOptions{Subprotocols: []string{wire.Subprotocol}})
 	if err != nil {

@@ -154,8 +154,8 @@ func TestProbe(t *testing.T) {
 func TestClockJumpRedials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var jump atomic.Int64
-		n := newNodeRigBefore(t, echo, nil, func(s *Supervisor) {
-			s.wall = func() time.Time { return time.Now().Round(0).Add(time.Duration(jump.Load())) }
+		n := newNodeRigBefore(t, echo, nil, func(n *nodeRig) {
+			n.sup.wall = func() time.Time { return time.Now().Round(0).Add(time.Duration(jump.Load())) }
 		})
 		p := n.online(1)
 		time.Sleep(time.Minute)

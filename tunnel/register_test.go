@@ -57,9 +57,12 @@ func TestUpgradeRefusals(t *testing.T) {
 	}
 	code := func(body string) (answer struct {
 		Error struct{ Message, Type, Code string }
-	}) { if err := json.Unmarshal([]byte(body), &answer); err != nil {
-		t.Errorf("%q: %v", body, err)
-	}; return answer }
+	}) {
+		if err := json.Unmarshal([]byte(body), &answer); err != nil {
+			t.Errorf("%q: %v", body, err)
+		}
+		return answer
+	}
 	refuse(&Refusal{Code: "token_expired", Message: "the token has expired", RetryAfter: 1500 * time.Millisecond})
 	resp, body := upgrade(t, e.net, nil)
 	if got := code(body); resp.StatusCode != 401 || got.Error.Code != "token_expired" || got.Error.Message != "the token has expired" || resp.Header.Get("Retry-After") != "2" || !strings.HasPrefix(resp.Header.Get("Www-Authenticate"), "Bearer") {
