@@ -1,5 +1,6 @@
 """What the checks stand on: the world that the Go test describes, how a check reports, and how the provider is watched."""
 
+import functools
 import json
 import sys
 import threading
@@ -47,6 +48,7 @@ def run_all():
         run(name, f)
 
 
+@functools.cache
 def client(key=None, base_url=None, **options):
     """The official client as its users make it: a base URL and a key."""
     return openai.OpenAI(base_url=base_url or WORLD["base_url"], api_key=key or WORLD["key"], timeout=TIMEOUT, **options)
