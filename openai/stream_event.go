@@ -196,7 +196,7 @@ func hasValue(data []byte, front, back string) bool {
 // chunk is what matters of a chat chunk.
 type chunk struct {
 	finished  bool
-	usageOnly bool // choices are there and empty, and usage is an object
+	usageOnly bool // choices are there and empty, and usage is an object; it may be an error all the same
 	usage     execution.Usage
 	err       []byte // the error's value; nil if there is none
 }
@@ -220,7 +220,7 @@ func readChunk(data []byte) (c chunk) {
 			}
 		}
 	}
-	c.usageOnly = noChoices && usage && c.err == nil
+	c.usageOnly = noChoices && usage
 	return c
 }
 

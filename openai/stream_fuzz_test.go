@@ -179,3 +179,33 @@ func decodeChunk(data string) (c decodedChunk) {
 	}
 	return c
 }
+
+// FuzzShape: what a chunk says is the same whether or not the filter has learned what its neighbours look like.
+func FuzzShape(f *testing.F) {
+	for _, file := range []string{"openai.sse", "llamacpp.sse", "vllm_tools.sse", "azure.sse"} {
+		f.Add(strings.Join(payloads(readStream(f, file)), "\n"))
+	}
+	f.Add(`{"a":"x","b":"y"}` + "\n" + `{"a":"z","b":"w"}` + "\n" + `{"a":"\\","usage":{"total_tokens":1},"b":"y"}` + "\n" + `{"a":"q","b":"\""}`)
+	f.Add(`{"usage":"a"}` + "\n" + `{"usage":"b"}` + "\n" + `{"usage":"c"}` + "\n" + `{"x":"a","finish_reason":null}` + "\n" + `{"x":"b","finish_reason":null}`)
+	f.Fuzz(func(t *testing.T, lines string) {
+		if strings.Contains(lines, "\r") || strings.Contains(lines, "[DONE]") {
+			return
+		}
+		taught := NewStreamFilter(StreamChat, true)
+		complete, usage := false, taught.Usage()
+		for line := range strings.SplitSeq(lines, "\n") {
+			event := []byte("data: " + line + "\n\n")
+			fresh := NewStreamFilter(StreamChat, true)
+			want, _ := fresh.Push(event)
+			got, _ := taught.Push(event)
+			complete = complete || fresh.Complete()
+			if fresh.Usage().Known {
+				usage = fresh.Usage()
+			}
+			if !bytes.Equal(got, want) || taught.Complete() != complete || taught.Usage() != usage || (fresh.ErrorEvent() != nil && taught.ErrorEvent() == nil) {
+				t.Fatalf("%q after its neighbours: forwarded %q, complete %t, usage %+v, error %v; alone %q %t %+v %v", line,
+					got, taught.Complete(), taught.Usage(), taught.ErrorEvent(), want, complete, usage, fresh.ErrorEvent())
+			}
+		}
+	})
+}

@@ -112,7 +112,7 @@ func TestGoldenStreams(t *testing.T) {
 			if g.file == "llamacpp_overflow.sse" {
 				want = want[:bytes.Index(want, []byte("data: [DONE]"))] // nothing passes after an error that clients miss
 			}
-			for n := 1; n <= len(stream); n++ {
+			for n := 1; n <= len(stream); n += 1 + n/24 {
 				f := NewStreamFilter(g.kind, withhold)
 				if out := through(f, stream, n); !bytes.Equal(out, want) {
 					t.Fatalf("%s, withhold %t, pieces of %d: forwarded\n%q\nwant\n%q", g.file, withhold, n, out, want)
@@ -251,6 +251,7 @@ func TestErrorEvents(t *testing.T) {
 		{"code in digits", StreamChat, `data: {"error":{"message":"busy","code":"429"}}`, 429, true, true},
 		{"the operator's credentials", StreamChat, `data: {"error":{"message":"key sk-123 is bad","code":401}}`, 502, true, true},
 		{"text", StreamChat, `data: {"error":"boom"}`, 502, true, true},
+		{"behind a byte order mark", StreamChat, "\ufeff" + `data: {"error":"boom"}`, 502, true, true},
 		{"after a comment", StreamChat, ": hello\n\n" + `data: {"error":"boom"}`, 502, true, true},
 		{"second", StreamChat, `data: {"choices":[{"finish_reason":null}]}` + "\n\n" + `data: {"error":{"message":"x","code":500}}`, 502, false, true},
 		{"event: error, flat", StreamChat, "event: error\n" + `data: {"message":"x","code":503}`, 502, true, false},
@@ -279,6 +280,8 @@ func TestErrorEvents(t *testing.T) {
 		`data: {"error":null,"choices":[{"finish_reason":null}]}`,
 		`data: {"choices":[{"delta":{"content":"\"error\":{\"code\":400}"},"finish_reason":null}]}`,
 		`data: {"choices":[{"delta":{"content":"error"},"finish_reason":null}]}`,
+		`data: {"choices":[{"delta":{"content":"x"},"finish_reason":""}]}`,
+		`data: {"choices":[{"finish_reason":"stop"}],"cut off`,
 		`data: {"choices":[{"delta":{"error":{"code":400}},"finish_reason":null}]}`,
 	} {
 		f := NewStreamFilter(StreamChat, false)
@@ -296,6 +299,8 @@ func TestUsageOnlyChunks(t *testing.T) {
 		`data: {"usage":{"prompt_tokens":1},"choices":null}`:                                                true,
 		"id: 7\nevent: message\n" + `data: {"choices":[],"usage":{"prompt_tokens":1}}`:                      true,
 		`data: {"choices":[],` + "\n" + `data: "usage":{"prompt_tokens":1}}`:                                true,
+		`data: {"choices":[{"index":0}],"choices":[],"usage":{"prompt_tokens":1}}`:                          false,
+		`data: {"choices":[],"usage":{"prompt_tokens":1}} trailing`:                                         false,
 		`data: {"choices":[],"usage":null}`:                                                                 false,
 		`data: {"choices":[],"prompt_filter_results":[]}`:                                                   false,
 		`data: {"usage":{"prompt_tokens":1}}`:                                                               false,
@@ -353,6 +358,24 @@ func TestLargeEvents(t *testing.T) {
 	}
 }
 
+// TestLargeEventLines cuts events of several long lines, some pushes far larger than what was held before them.
+func TestLargeEventLines(t *testing.T) {
+	line := "data: " + strings.Repeat("x", 700_000)
+	stream := line + "\n" + line + line + "\ndata: {}\n\n" + "data: " + strings.Repeat("y", 3<<20) + "\n\ndata: {}\n\n"
+	for _, pieces := range [][]int{{10, len(stream) - 10}, {10, 1 << 21, len(stream) - 10 - 1<<21}, {700_000, 700_000, 700_000, len(stream) - 2_100_000}} {
+		f := NewStreamFilter(StreamChat, true)
+		var out []byte
+		rest := []byte(stream)
+		for _, n := range pieces {
+			got, _ := f.Push(rest[:n])
+			out, rest = append(out, got...), rest[n:]
+		}
+		if out = append(out, f.Finish()...); string(out) != stream || f.Events() != 3 {
+			t.Errorf("pieces %v: %d of %d bytes, %d events", pieces, len(out), len(stream), f.Events())
+		}
+	}
+}
+
 // TestShape: what looks like the last dull chunk is dull, and only that.
 func TestShape(t *testing.T) {
 	chunk := func(text, finish string) []byte {
@@ -369,6 +392,15 @@ func TestShape(t *testing.T) {
 		if f.dull.match(c[6 : len(c)-2]) {
 			t.Errorf("taken for an ordinary chunk: %s", c)
 		}
+	}
+	if f.dull.match([]byte(string(f.dull.last) + "{}")) {
+		t.Error("bytes behind the end are not looked at")
+	}
+	var names shape
+	names.learn([]byte(`{"usagX":{"total_tokens":1}}`))
+	names.learn([]byte(`{"usagY":{"total_tokens":1}}`))
+	if names.match([]byte(`{"usage":{"total_tokens":1}}`)) {
+		t.Error("a member's name was taken for text that may differ")
 	}
 	if f.Push(chunk(`x"},"finish_reason":"stop"},{"a":{"b":"`, "null")); !f.Complete() {
 		t.Error("a finish_reason in the place of text was missed")
