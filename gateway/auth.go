@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"iop/openai"
@@ -25,8 +26,7 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 	if !ok {
 		return nil, openai.InvalidAPIKey()
 	}
-	addr := clientAddr(r)
-	if wait := s.guesses.blocked(addr); wait > 0 {
+	if wait := s.guesses.blocked(r); wait > 0 {
 		return nil, openai.RateLimited(wait, "Too many requests with an unknown API key came from this address.")
 	}
 	key, err := s.cfg.Store.VerifyKey(r.Context(), presented)
@@ -40,7 +40,7 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 	}
 	// A revoked or expired key proves its secret: whoever goes on using it is no guesser.
 	if invalid.Reason == state.InvalidUnknown || invalid.Reason == state.InvalidMismatch {
-		s.guesses.failed(addr)
+		s.guesses.failed(clientAddr(r))
 	}
 	s.metrics.invalidKey(invalid.Reason)
 	return nil, openai.InvalidAPIKey()
@@ -112,6 +112,8 @@ const (
 
 // guesses counts requests with unknown keys by address.
 type guesses struct {
+	any atomic.Bool // from is not empty
+
 	mu   sync.Mutex
 	from map[netip.Addr]*guesser
 }
@@ -122,10 +124,13 @@ type guesser struct {
 }
 
 // blocked returns how long the address must wait before another key of it is looked at; 0: not at all.
-func (g *guesses) blocked(addr netip.Addr) time.Duration {
+func (g *guesses) blocked(r *http.Request) time.Duration {
+	if !g.any.Load() {
+		return 0
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	b := g.from[addr]
+	b := g.from[clientAddr(r)]
 	if b == nil {
 		return 0
 	}
@@ -147,6 +152,7 @@ func (g *guesses) failed(addr netip.Addr) {
 		}
 		b = &guesser{left: guessBurst, at: now}
 		g.from[addr] = b
+		g.any.Store(true)
 	}
 	b.refill(now)
 	b.left = max(b.left-1, 0)

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/gateway"
 	"iop/tunnel"
 )
 
@@ -31,7 +33,9 @@ func reportCPU(b *testing.B, each int, unit string) func() {
 // BenchmarkUnary is one small request through client, Edge, tunnel and a Node whose provider costs nothing, all in one
 // process, over real sockets.
 func BenchmarkUnary(b *testing.B) {
-	e := newEdge(b, nil)
+	logs := gateway.NewLogWriter(io.Discard)
+	defer logs.Close()
+	e := newEdge(b, func(c *gateway.Config) { c.Logger = slog.New(gateway.NewLogHandler(logs, slog.LevelInfo)) })
 	e.addNode("n1", 1024, answerJSON(200, `{"object":"chat.completion","choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}`), "m")
 	e.client.Transport.(*http.Transport).MaxIdleConnsPerHost = 64
 	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", 200) + `"}]}`

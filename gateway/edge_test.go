@@ -81,7 +81,7 @@ func newEdge(t testing.TB, change func(*gateway.Config)) *edge {
 	e.join = secret.Reveal()
 	cfg := gateway.Config{
 		Store: store, Listen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", DrainTimeout: time.Second,
-		Logger: slog.New(slog.NewJSONHandler(e.logs, nil)),
+		Logger: slog.New(gateway.NewLogHandler(e.logs, slog.LevelInfo)),
 	}
 	if change != nil {
 		change(&cfg)

@@ -28,6 +28,10 @@ const (
 	maxH2Streams      = 250
 	// cutGrace is how long handlers get to tell their clients that a run was cut at the end of a drain.
 	cutGrace = 2 * endPatience
+	// shutdownGrace is how long connections get to take the last bytes once no run is left.
+	shutdownGrace = 500 * time.Millisecond
+	// closeGrace bounds the wait for handlers after everything they could wait for was ended.
+	closeGrace = 5 * time.Second
 )
 
 // Server is the Edge.
@@ -170,6 +174,12 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.Close()
 	wg.Wait()
+	// Handlers whose connections were closed under them still close their books.
+	select {
+	case <-s.runs.whenIdle():
+	case <-time.After(closeGrace):
+		s.log.Warn("handlers are stuck", "runs", s.runs.live.Load())
+	}
 	return err
 }
 
@@ -187,36 +197,37 @@ func serve(srv *http.Server, l net.Listener) error {
 }
 
 // drain takes no new runs and waits for the live ones: those that are not done in time are cancelled, and their clients
-// told. The listener stays open meanwhile, so that a balancer sees /readyz fail.
+// told. Nodes are told at once to go elsewhere. The listener stays open meanwhile, so that a balancer sees /readyz fail.
 func (s *Server) drain() {
-	s.log.Info("draining", "runs", s.runs.live.Load(), "timeout", s.cfg.DrainTimeout)
+	s.log.Info("draining", "runs", s.runs.live.Load(), "timeout", s.cfg.DrainTimeout.String())
 	s.draining.Store(true)
 	s.adm.Close() // who waits is told to come again
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout)
+	nodes, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout+cutGrace)
 	defer cancel()
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		select {
-		case <-s.runs.whenIdle():
-		case <-s.ended:
-		case <-ctx.Done():
-			s.runs.cancelAll(execution.CodeDrainDeadline)
-			grace, cancel := context.WithTimeout(context.Background(), cutGrace)
-			defer cancel()
-			select {
-			case <-s.runs.whenIdle():
-			case <-s.ended:
-			case <-grace.Done():
-			}
-		}
-	})
+	wg.Go(func() { _ = s.acceptor.Drain(nodes) }) // it fails when runs are left, which Close ends
+	if !s.idleWithin(s.cfg.DrainTimeout) {
+		s.runs.cancelAll(execution.CodeDrainDeadline)
+		s.idleWithin(cutGrace)
+	}
+	cancel()
 	wg.Wait()
-	// Nothing runs any more: Nodes are told to go elsewhere, clients' idle connections are closed.
-	brief, stop := context.WithTimeout(context.Background(), time.Second)
+	brief, stop := context.WithTimeout(context.Background(), shutdownGrace)
 	defer stop()
-	wg.Go(func() { _ = s.acceptor.Drain(brief) })
-	wg.Go(func() { _ = s.public.Shutdown(brief) })
-	wg.Wait()
+	_ = s.public.Shutdown(brief) // the last bytes of answers; Close ends what is left
+}
+
+// idleWithin waits until no run is live, and reports whether that came about in time. Close ends the wait.
+func (s *Server) idleWithin(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-s.runs.whenIdle():
+		return true
+	case <-s.ended:
+	case <-timer.C:
+	}
+	return false
 }
 
 // Close ends everything at once: runs, sessions, connections. It may be called more than once, and while Run drains.
