@@ -29,8 +29,8 @@ const (
 //   - an event that is whole but for its blank line when the stream ends gets that blank line.
 //
 // The first event, and with withholding any event that may still turn out to be the usage-only chunk, is held until it
-// is known what it is; so an error that comes first can still become an HTTP status. Whole events are never copied and
-// never held.
+// is known what it is; so an error that comes first can still become an HTTP status. A push of whole events is neither
+// held nor copied, unless one in its middle is dropped.
 //
 // A filter is for one stream and one goroutine. The zero value is not usable.
 type StreamFilter struct {

@@ -330,11 +330,11 @@ func TestLargeEvents(t *testing.T) {
 		name, stream string
 		kind         StreamKind
 	}{
-		{"1 MB, usage last", `data: {"choices":[{"delta":{"content":"` + strings.Repeat(text, 3) + `"},"finish_reason":"stop"}],` + usage + "}\n\n", StreamChat},
-		{"1 MB, usage first", `data: {` + usage + `,"choices":[{"delta":{"content":"` + strings.Repeat(text, 3) + `"},"finish_reason":"stop"}]}` + "\n\n", StreamChat},
-		{"9 MB, usage last", `data: {"choices":[{"delta":{"content":"` + strings.Repeat(text, 30) + `"},"finish_reason":"stop"}],` + usage + "}\n\n", StreamChat},
-		{"9 MB Responses", "event: response.completed\n" + `data: {"response":{"output":"` + strings.Repeat(text, 30) + `",` + usage + "}}\n\n", StreamResponses},
-		{"9 MB image", `data: {"type":"image_edit.completed","b64_json":"` + strings.Repeat(text, 30) + `",` + usage + "}\n\n", StreamMedia},
+		{"0.6 MB, usage last", `data: {"choices":[{"delta":{"content":"` + strings.Repeat(text, 3) + `"},"finish_reason":"stop"}],` + usage + "}\n\n", StreamChat},
+		{"0.6 MB, usage first", `data: {` + usage + `,"choices":[{"delta":{"content":"` + strings.Repeat(text, 3) + `"},"finish_reason":"stop"}]}` + "\n\n", StreamChat},
+		{"2 MB, usage last", `data: {"choices":[{"delta":{"content":"` + strings.Repeat(text, 10) + `"},"finish_reason":"stop"}],` + usage + "}\n\n", StreamChat},
+		{"2 MB Responses", "event: response.completed\n" + `data: {"response":{"output":"` + strings.Repeat(text, 10) + `",` + usage + "}}\n\n", StreamResponses},
+		{"2 MB image", `data: {"type":"image_edit.completed","b64_json":"` + strings.Repeat(text, 10) + `",` + usage + "}\n\n", StreamMedia},
 	} {
 		for _, n := range []int{1000, 32 << 10, 1 << 20, len(c.stream)} {
 			f := NewStreamFilter(c.kind, true)
