@@ -64,8 +64,13 @@ type remote struct{ net.Conn }
 
 func (remote) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 2} }
 
-// timed runs a test of an Edge and one Node in synthetic time. ask sends a chat request.
-func timed(t *testing.T, change func(*gateway.Config), h handler, test func(ask func(body string) (*http.Response, error))) {
+// asker sends a chat request.
+type asker func(body io.Reader) (*http.Response, error)
+
+func (a asker) text(body string) (*http.Response, error) { return a(strings.NewReader(body)) }
+
+// timed runs a test of an Edge and one Node in synthetic time.
+func timed(t *testing.T, change func(*gateway.Config), h handler, test func(ask asker)) {
 	store, err := state.Open(t.Context(), "sqlite::memory:")
 	if err != nil {
 		t.Fatal(err)
@@ -110,8 +115,8 @@ func timed(t *testing.T, change func(*gateway.Config), h handler, test func(ask 
 		synctest.Wait()
 		transport := &http.Transport{DialContext: public.dial, DisableCompression: true}
 		client := &http.Client{Transport: transport}
-		test(func(body string) (*http.Response, error) {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://edge"+chat, strings.NewReader(body))
+		test(func(body io.Reader) (*http.Response, error) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://edge"+chat, body)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,8 +167,8 @@ func TestKeepAlive(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			timed(t, nil, afterSilence(test.before, test.between, test.half), func(ask func(string) (*http.Response, error)) {
-				resp, err := ask(`{"model":"m","stream":true}`)
+			timed(t, nil, afterSilence(test.before, test.between, test.half), func(ask asker) {
+				resp, err := ask.text(`{"model":"m","stream":true}`)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -178,9 +183,9 @@ func TestKeepAlive(t *testing.T) {
 }
 
 func TestKeepAliveComesInTime(t *testing.T) {
-	timed(t, nil, afterSilence(time.Minute, 0, false), func(ask func(string) (*http.Response, error)) {
+	timed(t, nil, afterSilence(time.Minute, 0, false), func(ask asker) {
 		began := time.Now()
-		resp, err := ask(`{"model":"m","stream":true}`)
+		resp, err := ask.text(`{"model":"m","stream":true}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,8 +211,8 @@ func TestSilentUnaryAnswerIsWaitedFor(t *testing.T) {
 		time.Sleep(11 * time.Minute)
 		answerJSON(200, `{"late":true}`)(ctx, run)
 	}
-	timed(t, nil, slow, func(ask func(string) (*http.Response, error)) {
-		resp, err := ask(`{"model":"m"}`)
+	timed(t, nil, slow, func(ask asker) {
+		resp, err := ask.text(`{"model":"m"}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,8 +231,8 @@ func TestLateFailureIsInBand(t *testing.T) {
 			answerJSON(400, errorBody("context too long"))(ctx, run)
 		}
 	}
-	timed(t, nil, late(20*time.Second), func(ask func(string) (*http.Response, error)) {
-		resp, err := ask(`{"model":"m","stream":true}`)
+	timed(t, nil, late(20*time.Second), func(ask asker) {
+		resp, err := ask.text(`{"model":"m","stream":true}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,8 +243,8 @@ func TestLateFailureIsInBand(t *testing.T) {
 			t.Errorf("got %d %q", resp.StatusCode, body)
 		}
 	})
-	timed(t, nil, late(10*time.Second), func(ask func(string) (*http.Response, error)) {
-		resp, err := ask(`{"model":"m","stream":true}`)
+	timed(t, nil, late(10*time.Second), func(ask asker) {
+		resp, err := ask.text(`{"model":"m","stream":true}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,11 +272,11 @@ func TestTimeouts(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			timed(t, test.change, block, func(ask func(string) (*http.Response, error)) {
+			timed(t, test.change, block, func(ask asker) {
 				done := make(chan struct{})
 				for range test.fill {
 					go func() {
-						if resp, err := ask(`{"model":"m"}`); err == nil {
+						if resp, err := ask.text(`{"model":"m"}`); err == nil {
 							resp.Body.Close()
 						}
 						done <- struct{}{}
@@ -279,7 +284,7 @@ func TestTimeouts(t *testing.T) {
 				}
 				synctest.Wait()
 				began := time.Now()
-				resp, err := ask(`{"model":"m"}`)
+				resp, err := ask.text(`{"model":"m"}`)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -308,9 +313,9 @@ func TestClientThatTakesNothing(t *testing.T) {
 		cancelled <- time.Since(began)
 		run.End(execution.Terminal{Outcome: execution.Cancelled, Code: execution.CodeClientGone})
 	}
-	timed(t, nil, flood, func(ask func(string) (*http.Response, error)) {
+	timed(t, nil, flood, func(ask asker) {
 		cancelled = make(chan time.Duration, 1) // of the bubble
-		resp, err := ask(`{"model":"m","stream":true}`)
+		resp, err := ask.text(`{"model":"m","stream":true}`)
 		if err != nil {
 			t.Fatal(err)
 		}
