@@ -1,6 +1,9 @@
 package gateway
 
-import "net"
+import (
+	"net"
+	"net/http"
+)
 
 // NewOn is New on listeners that a test made, which may be in memory.
 func NewOn(cfg Config, public, private net.Listener) (*Server, error) {
@@ -10,3 +13,6 @@ func NewOn(cfg Config, public, private net.Listener) (*Server, error) {
 	}
 	return newServer(cfg, public, private)
 }
+
+// Public is the handler of the public listener.
+func (s *Server) Public() http.Handler { return http.HandlerFunc(s.servePublic) }
