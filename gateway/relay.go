@@ -368,7 +368,7 @@ type rawReply struct {
 func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.Ticket) verdict {
 	v := verdict{terminal: end}
 	status, body := a.status, bytes.Clone(a.buf)
-	if header(a.head, firstEventError) != "" {
+	if status == http.StatusBadGateway && header(a.head, firstEventError) != "" { // the Node could not tell which
 		if e := firstEvent(body); e != nil {
 			v.fail(e)
 			if retryable(e.Status) {
