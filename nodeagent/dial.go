@@ -166,6 +166,13 @@ func newTransport(base *url.URL, roots *tls.Config) *http.Transport {
 	}
 }
 
+// newOneShot returns a transport that opens a connection for each request.
+func newOneShot(base *url.URL, roots *tls.Config) *http.Transport {
+	t := newTransport(base, roots)
+	t.DisableKeepAlives = true
+	return t
+}
+
 // unreachable reports whether err means that the provider can't have seen the request.
 func unreachable(err error) bool {
 	_, ok := errors.AsType[*dialError](err)

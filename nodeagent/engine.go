@@ -35,13 +35,16 @@ type engineTraits struct {
 	// poll is how often it is looked at. Where models come and go while the engine runs, a change must be seen within
 	// 2 s; where the list is that of the engine's start, the look is for its health alone.
 	poll time.Duration
+	// closesStreams: the engine closes the connection after a stream, whatever it announced. A request that is sent
+	// down it meanwhile would be lost.
+	closesStreams bool
 }
 
 // engines is the table of engines; the order is that of discovery.
 var engines = []engineTraits{
 	{engine: OllamaEngine, adapter: "ollama", capacity: 4, port: "11434", poll: 2 * time.Second},
 	{engine: VLLMEngine, adapter: "openai", capacity: 128, port: "8000", poll: 5 * time.Second},
-	{engine: LlamaCPPEngine, adapter: "openai", capacity: 4, port: "8080", poll: 5 * time.Second},
+	{engine: LlamaCPPEngine, adapter: "openai", capacity: 4, port: "8080", poll: 5 * time.Second, closesStreams: true},
 	{engine: LMStudioEngine, adapter: "openai", capacity: 4, port: "1234", poll: 2 * time.Second},
 	{engine: SGLangEngine, adapter: "openai", capacity: 128, port: "30000", poll: 5 * time.Second},
 	{engine: OpenAIEngine, adapter: "openai", capacity: 32, poll: 2 * time.Second},

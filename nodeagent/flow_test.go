@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -491,4 +492,51 @@ func TestSlowClientIsNotIdleness(t *testing.T) {
 		}
 		a.closeIdle()
 	})
+}
+
+// TestProviderClosesIdleConnections: a provider that says keep-alive and closes right after its answer, as real ones
+// do, costs no run.
+func TestProviderClosesIdleConnections(t *testing.T) {
+	for _, kind := range []string{"unary", "large upload"} {
+		t.Run(kind, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go func() {
+						defer c.Close()
+						req, err := http.ReadRequest(bufio.NewReader(c))
+						if err != nil {
+							return
+						}
+						if _, err := io.Copy(io.Discard, req.Body); err != nil {
+							return
+						}
+						io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\n{}")
+					}()
+				}
+			}()
+			a := testAgent(t, ProviderSpec{ID: "p", Engine: OpenAIEngine, URL: "http://" + l.Addr().String()})
+			body := "{}"
+			if kind == "large upload" {
+				body = `{"input":"` + strings.Repeat("x", 200<<10) + `"}`
+			}
+			for i := range 50 {
+				r := newRun("embeddings", body)
+				if kind == "large upload" {
+					r.late = true
+				}
+				if end := serveNow(t, a, r); end.Outcome != execution.Completed {
+					t.Fatalf("run %d ended as %+v", i, end)
+				}
+			}
+		})
+	}
 }

@@ -22,6 +22,8 @@ type provider struct {
 	spec      ProviderSpec
 	base      *url.URL
 	transport http.RoundTripper
+	// oneShot has no pool: a request whose body can't be sent twice must not meet a connection that was just closed.
+	oneShot   http.RoundTripper
 	closeIdle func()
 	targets   []*target // by openai.OpID; nil where there is no such operation
 
@@ -73,6 +75,7 @@ func newProvider(spec ProviderSpec, roots *tls.Config) (*provider, error) {
 		spec:      spec,
 		base:      base,
 		transport: transport,
+		oneShot:   newOneShot(base, roots),
 		closeIdle: transport.CloseIdleConnections,
 		wake:      make(chan struct{}, 1),
 	}

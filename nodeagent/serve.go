@@ -168,7 +168,7 @@ func (e *exchange) relay(buf []byte) execution.Terminal {
 	e.run.Phase(execution.PhaseProviderCalled)
 	e.called = time.Now()
 	e.watch.begin(millis(e.req.GetFirstByteTimeoutMs()), millis(e.req.GetIdleTimeoutMs()), e.cancel)
-	resp, err := e.p.transport.RoundTrip(req)
+	resp, err := e.transport(req).RoundTrip(req)
 	if err != nil {
 		return e.callFailed(err)
 	}
@@ -180,6 +180,15 @@ func (e *exchange) relay(buf []byte) execution.Terminal {
 		return e.failed(execution.CodeProviderError, "the provider switched protocols, status "+resp.Status)
 	}
 	return e.passAnswer(buf)
+}
+
+// transport chooses the connection: one that the provider may be closing at this moment must cost no run.
+func (e *exchange) transport(req *http.Request) http.RoundTripper {
+	if e.upload != nil {
+		return e.p.oneShot
+	}
+	req.Close = e.req.GetStream() && e.p.engine().traits().closesStreams
+	return e.p.transport
 }
 
 func millis(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"iop/execution"
 )
@@ -204,7 +205,7 @@ func parseBase(s string) (*url.URL, error) {
 		return nil, errors.New("URL must not have a fragment")
 	case u.Hostname() == "":
 		return nil, errors.New("URL has no host")
-	case strings.ContainsAny(u.Hostname(), " ,=|\\") || strings.ContainsFunc(u.Host, isControl):
+	case strings.ContainsAny(u.Hostname(), " ,=|\\") || strings.ContainsFunc(u.Host, isControl) || !utf8.ValidString(u.Host):
 		return nil, errors.New("URL has a malformed host")
 	}
 	if err := checkPort(u); err != nil {

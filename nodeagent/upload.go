@@ -13,6 +13,9 @@ import (
 // that it leaves together with the request's head.
 const smallBody = 64 << 10
 
+// noHeader is a header field that is not sent.
+var noHeader = []string{}
+
 var errDetached = errors.New("the run has ended")
 
 // upload is a request body on its way from the tunnel to the provider. The transport reads it on a goroutine of its
@@ -71,8 +74,10 @@ func (e *exchange) attachBody(req *http.Request, length int64) error {
 		req.Body = http.NoBody
 		return nil
 	}
-	// NopCloser of a bytes.Reader is what net/http knows to be in memory: it sends head and body together. GetBody lets
-	// it send the request again where nothing of it was written, because the provider had closed an idle connection.
+	// NopCloser of a bytes.Reader is what net/http knows to be in memory: it sends head and body together. GetBody and
+	// the empty Idempotency-Key, which is not sent, let it send the request again on another connection where an idle
+	// one turned out to be closed before it brought a byte of an answer.
+	req.Header["Idempotency-Key"] = noHeader
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	return nil
