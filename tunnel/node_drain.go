@@ -13,7 +13,6 @@ const seenTime = 5 * time.Second
 
 // finish drains the session for as long as patience lasts, then ends it. ctx ends it at once.
 func (s *nodeSession) finish(ctx, patience context.Context) {
-	defer s.sup.forget(s)
 	left := time.Hour
 	if deadline, ok := patience.Deadline(); ok {
 		left = time.Until(deadline)

@@ -333,7 +333,12 @@ func (s *Supervisor) replace(ctx context.Context, old *nodeSession) error {
 	old.link.mu.Unlock()
 	s.cfg.Logger.Info("tunnel: the Edge drains this session", "generation", uint64(old.generation), "reason", d.Reason)
 	s.wg.Go(func() { s.outlive(old, time.Duration(d.DeadlineMs)*time.Millisecond) })
-	s.sleep(ctx, time.Duration(d.ReconnectAfterMs)*time.Millisecond)
+	wait := time.Duration(d.ReconnectAfterMs) * time.Millisecond
+	if time.Since(old.started) < backoffMax {
+		// An Edge that drains what it has just accepted must not be dialed in a tight loop.
+		wait = max(wait, jitter(backoffBase))
+	}
+	s.sleep(ctx, wait)
 	tryFor := time.Duration(d.TryForMs) * time.Millisecond
 	if tryFor == 0 {
 		tryFor = drainTryDefault
@@ -462,10 +467,10 @@ func (s *Supervisor) connect(ctx context.Context) (*nodeSession, error) {
 	s.setStatus(SupervisorStatus{State: StateConnecting})
 	s.cfg.Metrics.Dials.Add(1)
 	// A Node that stops does not wait for an Edge that does not answer.
-	ctx, cancel := context.WithCancel(ctx)
+	registering, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.draining, cancel)()
-	conn, err := s.dial(ctx)
+	conn, err := s.dial(registering)
 	if err != nil {
 		return nil, err
 	}
@@ -474,12 +479,13 @@ func (s *Supervisor) connect(ctx context.Context) (*nodeSession, error) {
 		runs: make(map[uint32]*NodeRun), started: time.Now(),
 	}
 	session.link.init(conn, session, s.cfg.Logger, s.cfg.Metrics, s.budget)
-	// Until the session is ready, ctx and the clock may cut it off.
-	stop := context.AfterFunc(ctx, conn.kill)
+	// Until the session is ready, the clock may cut it off.
 	late := time.AfterFunc(registeredTime, conn.kill)
-	defer stop()
 	defer late.Stop()
-	if err := session.registerNode(); err != nil {
+	stop := context.AfterFunc(registering, conn.kill)
+	err = session.registerNode()
+	stop()
+	if err != nil {
 		conn.kill()
 		return nil, err
 	}
@@ -644,6 +650,7 @@ func (n *nodeSession) becomeReady(ctx context.Context) error {
 	n.link.mu.Unlock()
 	select {
 	case <-n.readyAck:
+	case <-s.draining.Done(): // runs may be on their way already: the session drains as any other
 	case <-n.link.done:
 		s.forget(n)
 		return s.sessionError(n)
