@@ -155,6 +155,12 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
+func TestRewriteOfNoEnvelope(t *testing.T) {
+	if got := (Envelope{Model: "a", Stream: true}).Rewrite([]byte("--form"), RewriteSpec{Model: "b", IncludeUsage: true}); string(got) != "--form" {
+		t.Errorf("%s", got)
+	}
+}
+
 // oracle is the request as encoding/json reads it.
 type oracle struct {
 	valid   bool // one object, and nothing else

@@ -22,8 +22,11 @@ const (
 
 // Rewrite returns the body with the spec applied: a few bytes are put in place, all others stay as the client wrote
 // them. It returns body itself when nothing changes, else a new slice. The body must be the one that e was parsed
-// from.
+// from; an envelope that was not parsed (a form's) changes nothing.
 func (e Envelope) Rewrite(body []byte, spec RewriteSpec) []byte {
+	if e.open == 0 {
+		return body
+	}
 	var room [2]splice
 	edits := room[:0]
 	if spec.Model != "" {
