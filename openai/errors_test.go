@@ -191,12 +191,16 @@ func TestWrapProviderError(t *testing.T) {
 		{"forbidden", 403, `{"error":{"message":"sk-abc"}}`, 502, false, "refused", ""},
 		{"5xx with a message", 500, `{"error":{"code":500,"message":"Only one completion choice is allowed","type":"server_error"}}`, 502, false, "Only one completion choice", ""},
 		{"503 loading", 503, `{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`, 502, false, "Loading model", ""},
+		{"501", 501, `{"error":{"message":"no embeddings here"}}`, 502, false, "no embeddings", ""},
 		{"redirect", 307, "", 502, false, "failed", ""},
 	} {
 		status, body, e := WrapProviderError(c.status, []byte(c.body))
 		if status != c.want || (e == nil) != c.pass {
 			t.Errorf("%s: %d %s (%v)", c.name, status, body, e)
 			continue
+		}
+		if want := status == 502 && c.status != 500 && c.status != 503 && c.status != 307; e != nil && status == 502 && e.NoRetry != want {
+			t.Errorf("%s: x-should-retry: false is %v", c.name, e.NoRetry)
 		}
 		if c.pass {
 			if string(body) != c.body {

@@ -31,6 +31,7 @@ func WrapProviderError(status int, body []byte) (newStatus int, newBody []byte, 
 		e = providerError(status, body)
 	case status >= 500:
 		e = ProviderFailed(providerError(status, body).Message)
+		e.NoRetry = status == http.StatusNotImplemented // the engine will not learn it meanwhile
 	default:
 		e = ProviderFailed("")
 	}
