@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -20,7 +21,19 @@ import (
 // binary is the iop that every test runs, built once.
 var binary string
 
+// atOnce is how many parallel tests run at once: what they mostly do is wait. What needs the machine for itself is no
+// parallel test.
+const atOnce = "16"
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", atOnce); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "iop-e2e-")
 		if err != nil {
