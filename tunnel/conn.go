@@ -89,23 +89,27 @@ func (c messageConn) kill() { _ = c.cork.Close() }
 type corkedConn struct {
 	net.Conn
 
-	mu   sync.Mutex
-	held *[]byte // or nil: writes pass through
+	// lock holds one token while somebody writes or gathers. It is a channel because its holder may be blocked on the
+	// socket for as long as the session lives.
+	lock chan struct{}
+	held *[]byte // guarded by lock; or nil: writes pass through
 }
+
+func newCorkedConn(conn net.Conn) *corkedConn { return &corkedConn{Conn: conn, lock: make(chan struct{}, 1)} }
 
 var corkBuffers = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxMessage+4096); return &b }}
 
 func (c *corkedConn) hold() {
-	c.mu.Lock()
+	c.lock <- struct{}{}
 	c.held = corkBuffers.Get().(*[]byte)
-	c.mu.Unlock()
+	<-c.lock
 }
 
-// release writes what was gathered. A write by the library's control frames waits on mu meanwhile: it can't fall
+// release writes what was gathered. A write by the library's control frames waits for the lock meanwhile: it can't fall
 // between two halves of a message.
 func (c *corkedConn) release() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.lock <- struct{}{}
+	defer func() { <-c.lock }()
 	buf := c.held
 	c.held = nil
 	_, err := c.Conn.Write(*buf)
@@ -117,8 +121,8 @@ func (c *corkedConn) release() error {
 }
 
 func (c *corkedConn) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.lock <- struct{}{}
+	defer func() { <-c.lock }()
 	if c.held != nil {
 		*c.held = append(*c.held, p...)
 		return len(p), nil
@@ -141,7 +145,7 @@ func (w *corkingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	// which is all that can be wrong here, shows at the first read.
 	_ = conn.SetDeadline(time.Time{})
 	tuneSocket(conn)
-	w.cork = &corkedConn{Conn: conn}
+	w.cork = newCorkedConn(conn)
 	// A small writer: each message is gathered by the cork anyway, and a thousand idle Nodes hold no buffers.
 	return w.cork, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(w.cork, 1024)), nil
 }

@@ -64,6 +64,10 @@ type sessionCredit struct {
 
 func (c *sessionCredit) room() int { return c.limit - c.inFlight }
 
+// message is how large a message may get by BODY. Nothing of a message is of use before all of it has arrived: on a
+// slow link, where the limit is low, it must not take seconds.
+func (c *sessionCredit) message() int { return max(quantum, c.limit/16) }
+
 func (c *sessionCredit) sent(n int, now func() time.Time) {
 	// What the peer has not yet granted because it is under its step counts as idle.
 	if c.inFlight <= sessionGrantStep && c.inFlight+n > sessionGrantStep {

@@ -1,7 +1,9 @@
 package tunnel
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -348,5 +350,51 @@ func (n *nodeRig) close() {
 	}
 	if b := n.sup.budget.left.Load(); b != windowBudget {
 		n.t.Errorf("the window budget is short of %d bytes", windowBudget-b)
+	}
+}
+
+// deafPeer is a Node that writes what it likes and reads only when told to, on a bare connection.
+type deafPeer struct {
+	t    testing.TB
+	conn net.Conn
+	br   *bufio.Reader
+	seq  uint32
+}
+
+func (p *deafPeer) upgrade() {
+	p.t.Helper()
+	_, err := io.WriteString(p.conn, "GET "+wire.Path+" HTTP/1.1\r\nHost: edge.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: "+wire.Subprotocol+"\r\n\r\n")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.br = bufio.NewReader(p.conn)
+	resp, err := http.ReadResponse(p.br, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		p.t.Fatalf("upgrade: %v, %v", resp, err)
+	}
+}
+
+// send writes one session frame as a masked WebSocket message; the mask is 0.
+func (p *deafPeer) send(typ wire.Type, payload []byte) error {
+	frame := wire.AppendFrame(nil, wire.FrameHeader{Type: typ, Seq: p.seq}, payload)
+	p.seq++
+	message := []byte{0x82, 0xfe, byte(len(frame) >> 8), byte(len(frame)), 0, 0, 0, 0}
+	if len(frame) < 126 {
+		message = []byte{0x82, 0x80 | byte(len(frame)), 0, 0, 0, 0}
+	}
+	_, err := p.conn.Write(append(message, frame...))
+	return err
+}
+
+// readMessage reads one short message and forgets it.
+func (p *deafPeer) readMessage() {
+	p.t.Helper()
+	var header [2]byte
+	if _, err := io.ReadFull(p.br, header[:]); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := p.br.Discard(int(header[1])); err != nil || header[1] > 125 {
+		p.t.Fatalf("a message of %d: %v", header[1], err)
 	}
 }

@@ -512,7 +512,7 @@ func (s *Supervisor) dial(ctx context.Context) (messageConn, error) {
 				return nil, err
 			}
 			tuneSocket(c)
-			cork = &corkedConn{Conn: c}
+			cork = newCorkedConn(c)
 			return cork, nil
 		},
 		TLSClientConfig:        s.cfg.TLS,

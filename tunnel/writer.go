@@ -196,7 +196,8 @@ func (l *link) fillHeadsLocked(f *fill, s *stream) bool {
 
 // fillBodyLocked gives each stream a turn until the message, the link's credit or the bodies are used up.
 func (l *link) fillBodyLocked(f *fill) {
-	for l.body.n > 0 && f.room() > 0 {
+	most := l.credit.message()
+	for l.body.n > 0 && f.room() > 0 && len(f.buf) < most {
 		if l.credit.room() <= 0 {
 			l.metrics.SessionStalls.Add(1)
 			return
