@@ -95,7 +95,9 @@ type corkedConn struct {
 	held *[]byte // guarded by lock; or nil: writes pass through
 }
 
-func newCorkedConn(conn net.Conn) *corkedConn { return &corkedConn{Conn: conn, lock: make(chan struct{}, 1)} }
+func newCorkedConn(conn net.Conn) *corkedConn {
+	return &corkedConn{Conn: conn, lock: make(chan struct{}, 1)}
+}
 
 var corkBuffers = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxMessage+4096); return &b }}
 

@@ -39,8 +39,9 @@ type NodeRun struct {
 	bodyLeft uint64      // of the request body, not yet arrived
 	phase    execution.Phase
 	headSent bool
-	ended    bool // END is queued or sent
-	read     int  // bytes of rx.spare that Read has given away
+	ended    bool               // END is queued or sent
+	terminal execution.Terminal // valid when ended
+	read     int                // bytes of rx.spare that Read has given away
 }
 
 // Open returns what the Edge asked for.
@@ -197,15 +198,15 @@ func (r *NodeRun) endRunLocked(t execution.Terminal) {
 	if r.ended || r.stream.over {
 		return
 	}
-	r.ended = true
-	payload, err := proto.Marshal(encodeEnd(t, max(t.Phase, r.phase)))
-	if err != nil {
-		// Only text that is not UTF-8 can do that.
-		t.Detail = "detail is not UTF-8"
-		payload, _ = proto.Marshal(encodeEnd(t, max(t.Phase, r.phase)))
-	}
-	r.pushLocked(sendItem{typ: wire.TypeEnd, flags: wire.FlagLast, data: payload})
+	r.ended, r.terminal = true, t
+	r.pushLocked(sendItem{typ: wire.TypeEnd, flags: wire.FlagLast, data: r.encodeEndLocked()})
 	r.link.wakeWriter()
+}
+
+func (r *NodeRun) encodeEndLocked() []byte {
+	// It can't fail: every number fits and the text is UTF-8.
+	payload, _ := proto.Marshal(encodeEnd(r.terminal, max(r.terminal.Phase, r.phase)))
+	return payload
 }
 
 func encodeEnd(t execution.Terminal, phase execution.Phase) *wire.End {
@@ -231,7 +232,11 @@ func (r *NodeRun) cancelRunLocked(code execution.Code, reason string) {
 	}
 	r.tx.dead = true
 	r.cancel(&CancelError{Code: code, Reason: reason})
-	r.dropUnsentLocked()
+	if cut := r.dropUnsentLocked(); cut && r.ended && r.terminal.Outcome == execution.Completed {
+		// The answer is cut off: an END that calls it complete would make it pass for one. END alone is left queued.
+		r.terminal.Outcome, r.terminal.Code, r.terminal.Detail = execution.Cancelled, code, reason
+		r.tx.queue[0].data = r.encodeEndLocked()
+	}
 	r.link.wakeWriter()
 	r.grace = time.AfterFunc(terminalGrace, func() {
 		r.link.mu.Lock()

@@ -104,8 +104,9 @@ func (s *stream) appendBodyLocked(p []byte, border bool) {
 	s.pushLocked(sendItem{typ: wire.TypeBody, flags: flags, data: append(buf[:0], p...)})
 }
 
-// dropUnsentLocked forgets every queued item but END: after a cancel nobody wants it.
-func (s *stream) dropUnsentLocked() {
+// dropUnsentLocked forgets every queued item but END: after a cancel nobody wants it. It reports whether there was any.
+func (s *stream) dropUnsentLocked() bool {
+	before := len(s.tx.queue)
 	kept := s.tx.queue[:0]
 	for _, item := range s.tx.queue {
 		if item.typ == wire.TypeEnd {
@@ -120,6 +121,7 @@ func (s *stream) dropUnsentLocked() {
 		poke(s.space)
 	}
 	s.scheduleLocked()
+	return len(s.tx.queue) < before
 }
 
 // scheduleLocked puts the stream where the writer will look for it.

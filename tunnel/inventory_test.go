@@ -1,0 +1,250 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/protobuf/proto"
+
+	"iop/execution"
+	"iop/tunnel/wire"
+)
+
+// inventory is a Node's offer that a test changes.
+type inventory struct {
+	mu   sync.Mutex
+	info *NodeInfo
+}
+
+func (i *inventory) describe() *NodeInfo {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.info
+}
+
+func (i *inventory) set(info *NodeInfo) {
+	i.mu.Lock()
+	i.info = info
+	i.mu.Unlock()
+}
+
+func models(n int, id func(int) string) *NodeInfo {
+	info := &NodeInfo{Providers: []ProviderInfo{{ID: "p", Adapter: "openai", Capacity: 1}}}
+	for i := range n {
+		info.Models = append(info.Models, ModelInfo{Provider: "p", ID: id(i), Created: int64(i), OwnedBy: "o"})
+	}
+	return info
+}
+
+// The largest inventory arrives whole, in pages that fit, before the session is online; then again when it changes.
+func TestLargestInventory(t *testing.T) {
+	long := strings.Repeat("m", maxNameBytes-6)
+	for name, id := range map[string]func(int) string{
+		"short names": func(i int) string { return fmt.Sprintf("m%d", i) },
+		"long names":  func(i int) string { return fmt.Sprintf("%s%06d", long, i) },
+	} {
+		var inv inventory
+		inv.set(models(maxModels, id))
+		r := newRigWith(t, echo, rigOptions{supervisor: func(cfg *SupervisorConfig) { cfg.Describe = inv.describe }})
+		s := r.session()
+		info := s.Info()
+		if len(info.Models) != maxModels || info.Models[maxModels-1].ID != id(maxModels-1) || info.Models[7].Created != 7 || len(info.Providers) != 1 {
+			t.Errorf("%s: %d models, %d providers", name, len(info.Models), len(info.Providers))
+		}
+		inv.set(models(2, id))
+		r.sup.Refresh()
+		<-r.dir.refresh
+		if n := len(s.Info().Models); n != 2 || s.Info() == info {
+			t.Errorf("%s: %d models after the refresh", name, n)
+		}
+		if _, _, end := collect(t, open(t, s, nil)); end.Outcome != execution.Completed {
+			t.Errorf("%s: end %+v", name, end)
+		}
+		r.close()
+		r.checkEmpty()
+	}
+}
+
+// One odd name does not keep a Node offline: it is left out, and so is what is too much.
+func TestOddNamesAreLeftOut(t *testing.T) {
+	var inv inventory
+	info := models(3, func(i int) string { return fmt.Sprint("m", i) })
+	info.Models = append(info.Models,
+		ModelInfo{Provider: "p", ID: strings.Repeat("x", maxNameBytes+1)}, ModelInfo{Provider: "p", ID: "not\xffutf8"},
+		ModelInfo{Provider: "p"}, ModelInfo{ID: "no provider"}, ModelInfo{Provider: "p", ID: "last", OwnedBy: strings.Repeat("ü", 400) + "\xff"})
+	info.Providers = append(info.Providers, ProviderInfo{ID: ""}, ProviderInfo{ID: "huge", Capacity: 1 << 40}, ProviderInfo{ID: "none", Adapter: "\xff"})
+	for i := range maxProviders {
+		info.Providers = append(info.Providers, ProviderInfo{ID: execution.ProviderID(fmt.Sprint("p", i)), Capacity: 1})
+	}
+	inv.set(info)
+	r := newRigWith(t, echo, rigOptions{supervisor: func(cfg *SupervisorConfig) { cfg.Describe = inv.describe }})
+	got := r.session().Info()
+	if len(got.Models) != 4 || got.Models[3].ID != "last" || len(got.Models[3].OwnedBy) > maxNameBytes {
+		t.Errorf("models %+v", got.Models)
+	}
+	if len(got.Providers) != maxProviders || got.Providers[1].Capacity != maxCapacity || got.Providers[2].Capacity != 1 || got.Providers[2].Adapter != "\uFFFD" {
+		t.Errorf("%d providers, %+v", len(got.Providers), got.Providers[:3])
+	}
+	r.close()
+	r.checkEmpty()
+}
+
+// However often the inventory changes, one is under way at a time, and the last word arrives.
+func TestRefreshesCoalesce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var inv inventory
+		inv.set(models(1, func(int) string { return "m0" }))
+		n := newNodeRig(t, echo, func(cfg *SupervisorConfig) { cfg.Describe = inv.describe })
+		p, _ := n.registered(1)
+		next := func() (*wire.Refresh, string) {
+			var m wire.Refresh
+			p.expect(wire.TypeRefresh, &m)
+			if page := m.GetNode(); !page.First || !page.Last || len(page.Models) != 1 {
+				t.Fatalf("page %v", &m)
+			}
+			return &m, m.GetNode().Models[0].Id
+		}
+		ack := func(m *wire.Refresh) {
+			p.send(wire.TypeRefresh, 0, &wire.Refresh{Id: m.Id, Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
+		}
+		first, id := next()
+		if id != "m0" {
+			t.Errorf("the first inventory has %s", id)
+		}
+		p.expect(wire.TypeReady, nil)
+		p.send(wire.TypeReadyAck, 0, &wire.NodeReadyResponse{})
+		for i := range 1000 {
+			inv.set(models(1, func(int) string { return fmt.Sprint("m", i+1) }))
+			n.sup.Refresh()
+		}
+		synctest.Wait()
+		if k := len(p.frames); k != 0 {
+			t.Errorf("%d frames before the first was acknowledged", k)
+		}
+		ack(&wire.Refresh{Id: 77}) // of none
+		synctest.Wait()
+		if k := len(p.frames); k != 0 {
+			t.Errorf("%d frames after a stray acknowledgement", k)
+		}
+		ack(first)
+		second, id := next()
+		if id != "m1000" || second.Id <= first.Id {
+			t.Errorf("the second inventory has %s, id %d after %d", id, second.Id, first.Id)
+		}
+		ack(second)
+		synctest.Wait()
+		if k := len(p.frames); k != 0 {
+			t.Errorf("%d frames when nothing changed", k)
+		}
+		p.close()
+		n.close()
+	})
+}
+
+// Pages that are none end the session; an inventory that is not finished changes nothing.
+func TestPagesFromANode(t *testing.T) {
+	e := newEdgeRig(t, nil)
+	defer e.close()
+	page := func(n *wire.NodeRefresh) *wire.Refresh {
+		return &wire.Refresh{Id: 1, Kind: &wire.Refresh_Node{Node: n}}
+	}
+	p, s := e.node("n")
+	p.send(wire.TypeRefresh, 0, page(&wire.NodeRefresh{First: true, Models: []*wire.Model{{Provider: "p", Id: "a"}}}))
+	p.expect(wire.TypeRefresh, nil)
+	if n := len(s.Info().Models); n != 0 {
+		t.Errorf("%d models of an unfinished inventory", n)
+	}
+	p.send(wire.TypeRefresh, 0, page(&wire.NodeRefresh{First: true, Models: []*wire.Model{{Provider: "p", Id: "b"}}}))
+	p.send(wire.TypeRefresh, 0, page(&wire.NodeRefresh{Last: true, Models: []*wire.Model{{Provider: "p", Id: "c"}}}))
+	<-e.dir.refresh
+	if m := s.Info().Models; len(m) != 2 || m[0].ID != "b" || m[1].ID != "c" {
+		t.Errorf("models %+v", m)
+	}
+	p.close()
+	many := make([]*wire.Provider, maxProviders+1)
+	for i := range many {
+		many[i] = &wire.Provider{Id: "p", Capacity: 1}
+	}
+	for name, bad := range map[string]*wire.NodeRefresh{
+		"no first":           {Last: true},
+		"a nameless model":   {First: true, Models: []*wire.Model{{Provider: "p"}}},
+		"a long provider":    {First: true, Models: []*wire.Model{{Provider: strings.Repeat("p", 300), Id: "m"}}},
+		"no capacity":        {First: true, Providers: []*wire.Provider{{Id: "p"}}},
+		"too many providers": {First: true, Providers: many},
+	} {
+		p, _ := e.node("n")
+		p.send(wire.TypeRefresh, 0, page(bad))
+		if bye := p.goodbye(); bye.Code != "protocol_error" {
+			t.Errorf("%s: goodbye %v", name, bye)
+		}
+		p.close()
+	}
+}
+
+// The closed set of commands.
+func TestCommands(t *testing.T) {
+	long := func(i int) string { return fmt.Sprintf("%s%d", strings.Repeat("m", 250), i) }
+	r := newRigWith(t, echo, rigOptions{supervisor: func(cfg *SupervisorConfig) {
+		info := models(1000, long)
+		info.Version = "v1"
+		cfg.Describe = func() *NodeInfo { return info }
+	}})
+	s := r.session()
+	ctx := context.Background()
+	result, err := s.Command(ctx, &wire.CommandRequest{Kind: &wire.CommandRequest_Capabilities{}})
+	if err != nil || result.Capabilities.GetSoftwareVersion() != "v1" || len(result.Capabilities.Providers) != 1 || len(result.Capabilities.Models) < 50 || proto.Size(result) > wire.MaxPayload {
+		t.Errorf("%v: %d models", err, len(result.GetCapabilities().GetModels()))
+	}
+	result, err = s.Command(ctx, &wire.CommandRequest{Kind: &wire.CommandRequest_TransportStatus{}})
+	if err != nil || result.TransportStatus.GetGeneration() != uint64(s.Generation()) || result.TransportStatus.FramesReceived == 0 {
+		t.Errorf("%v: %v", err, result)
+	}
+	if result, err = s.Command(ctx, &wire.CommandRequest{}); err != nil || result.Error == "" {
+		t.Errorf("a command of none of these: %v, %v", err, result)
+	}
+	r.close()
+	if _, err := s.Command(ctx, &wire.CommandRequest{}); !errors.Is(err, ErrSessionClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+
+	e := newEdgeRig(t, nil)
+	p, ns := e.node("n")
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	for range 100 { // none is kept waiting for
+		if _, err := ns.Command(cancelled, &wire.CommandRequest{}); !errors.Is(err, context.Canceled) {
+			t.Fatalf("a command nobody waits for: %v", err)
+		}
+	}
+	p.send(wire.TypeCommandResult, 0, &wire.CommandResult{Id: 3}) // too late, and of no harm
+	p.send(wire.TypeCommandResult, 0, &wire.CommandResult{Id: 999})
+	if err := ns.Probe(ctx); err != nil {
+		t.Error(err)
+	}
+	p.close()
+	e.close()
+}
+
+// A Node that opens no leases acknowledges what concerns them.
+func TestRevokeAndConfigAreAcknowledged(t *testing.T) {
+	n := newNodeRig(t, echo, nil)
+	p := n.online(1)
+	p.send(wire.TypeRevoke, 0, &wire.Revoke{Id: 5, Slot: "s"})
+	var ack wire.RevokeAck
+	p.expect(wire.TypeRevokeAck, &ack)
+	p.send(wire.TypeRefresh, 0, &wire.Refresh{Id: 6, Kind: &wire.Refresh_Edge{Edge: &wire.EdgeConfig{Revision: 2}}})
+	var refresh wire.Refresh
+	for refresh.GetAck() == nil {
+		p.expect(wire.TypeRefresh, &refresh)
+	}
+	if ack.Id != 5 || refresh.Id != 6 {
+		t.Errorf("%v, %v", &ack, &refresh)
+	}
+	p.close()
+	n.close()
+}
