@@ -41,6 +41,7 @@ type NodeRun struct {
 	headSent bool
 	ended    bool               // END is queued or sent
 	terminal execution.Terminal // valid when ended
+	cut      *CancelError       // a cancel dropped part of the answer; or nil
 	read     int                // bytes of rx.spare that Read has given away
 }
 
@@ -199,8 +200,19 @@ func (r *NodeRun) endRunLocked(t execution.Terminal) {
 		return
 	}
 	r.ended, r.terminal = true, t
+	r.admitCutLocked()
 	r.pushLocked(sendItem{typ: wire.TypeEnd, flags: wire.FlagLast, data: r.encodeEndLocked()})
 	r.link.wakeWriter()
+}
+
+// admitCutLocked changes a terminal that calls an answer complete which a cancel has cut off: it would make it pass
+// for one. It reports whether it did.
+func (r *NodeRun) admitCutLocked() bool {
+	if r.cut == nil || r.terminal.Outcome != execution.Completed {
+		return false
+	}
+	r.terminal.Outcome, r.terminal.Code, r.terminal.Detail = execution.Cancelled, r.cut.Code, r.cut.Reason
+	return true
 }
 
 func (r *NodeRun) encodeEndLocked() []byte {
@@ -231,11 +243,14 @@ func (r *NodeRun) cancelRunLocked(code execution.Code, reason string) {
 		return
 	}
 	r.tx.dead = true
-	r.cancel(&CancelError{Code: code, Reason: reason})
-	if cut := r.dropUnsentLocked(); cut && r.ended && r.terminal.Outcome == execution.Completed {
-		// The answer is cut off: an END that calls it complete would make it pass for one. END alone is left queued.
-		r.terminal.Outcome, r.terminal.Code, r.terminal.Detail = execution.Cancelled, code, reason
-		r.tx.queue[0].data = r.encodeEndLocked()
+	cause := &CancelError{Code: code, Reason: reason}
+	r.cancel(cause)
+	// A handler that has not ended the run yet finds that it can't write any more.
+	if dropped := r.dropUnsentLocked(); dropped || !r.ended {
+		r.cut = cause
+	}
+	if r.ended && r.admitCutLocked() {
+		r.tx.queue[0].data = r.encodeEndLocked() // END is all that is left
 	}
 	r.link.wakeWriter()
 	r.grace = time.AfterFunc(terminalGrace, func() {
