@@ -41,7 +41,7 @@ func (c messageConn) receive(take func(message []byte) error) error {
 
 func readAll(typ websocket.MessageType, r io.Reader, buf []byte) ([]byte, error) {
 	if typ != websocket.MessageBinary {
-		return nil, fmt.Errorf("%w: a text message", errProtocol)
+		return nil, fmt.Errorf("%w: text", errUnread)
 	}
 	n := 0
 	for {
@@ -49,7 +49,7 @@ func readAll(typ websocket.MessageType, r io.Reader, buf []byte) ([]byte, error)
 			// Only EOF may follow a message of the full size.
 			var one [1]byte
 			if m, err := r.Read(one[:]); m > 0 || err != io.EOF {
-				return nil, fmt.Errorf("%w: a message over %d bytes", errProtocol, len(buf))
+				return nil, fmt.Errorf("%w: over %d bytes", errUnread, len(buf))
 			}
 			return buf[:n], nil
 		}

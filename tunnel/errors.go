@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"iop/execution"
@@ -16,6 +17,10 @@ var (
 
 // errProtocol is in the chain of every error that the peer's frames caused.
 var errProtocol = errors.New("protocol error")
+
+// errUnread is in the chain of a protocol error when part of the message is still in the socket: what is read next is
+// no message.
+var errUnread = fmt.Errorf("%w: an unreadable message", errProtocol)
 
 // Codes of GOODBYE and of an EndError. Closed, append-only.
 const (

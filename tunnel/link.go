@@ -61,8 +61,12 @@ type link struct {
 	done chan struct{} // closed by fail
 	wg   sync.WaitGroup
 
+	// writing holds whoever writes to the connection; it is taken before mu.
+	writing sync.Mutex
+
 	mu sync.Mutex
 	// Guarded by mu.
+	lastWrite    time.Time // when a write last began
 	urgent       []urgentFrame
 	answers      int       // bytes of the answers in urgent
 	windows      []*stream // with credit to give back
@@ -99,6 +103,9 @@ func (l *link) readLoop() {
 	for {
 		if err := l.conn.receive(l.dispatch); err != nil {
 			l.fail(readEnd(err))
+			if errors.Is(err, errUnread) {
+				return // the closing handshake skips what is left of it
+			}
 			break
 		}
 	}
@@ -120,7 +127,7 @@ func readEnd(err error) *EndError {
 func (l *link) drainSocket() {
 	drop := func([]byte) error { return nil }
 	for {
-		if err := l.conn.receive(drop); err != nil && !errors.Is(err, errProtocol) {
+		if l.conn.receive(drop) != nil {
 			return
 		}
 	}
@@ -376,6 +383,8 @@ func (l *link) farewell() {
 	goodbye := wire.AppendFrame(nil, wire.FrameHeader{Type: wire.TypeGoodbye, Seq: l.txSeq}, payload)
 	l.txSeq++
 	l.mu.Unlock()
+	l.writing.Lock() // held until the socket is closed: nothing follows
+	defer l.writing.Unlock()
 	if err == nil && !end.Remote && end.Code != goodbyeLost {
 		// Both are lost if the peer is: the socket is cut in a moment.
 		if len(before.buf) > 0 {

@@ -157,6 +157,11 @@ func (r *NodeRun) Write(p []byte, border bool) error {
 		}
 		p = p[n:]
 		if n > 0 {
+			if len(p) == 0 && border {
+				r.link.writeNow() // an event of a stream: nothing may follow for a while
+			} else {
+				r.link.wakeWriter()
+			}
 			continue
 		}
 		select {
@@ -183,7 +188,6 @@ func (r *NodeRun) writeSome(p []byte, border bool) (int, error) {
 		return 0, nil
 	}
 	r.appendBodyLocked(p[:n], border && n == len(p))
-	l.wakeWriter()
 	return n, nil
 }
 

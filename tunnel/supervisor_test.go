@@ -156,8 +156,12 @@ func TestRefusalsAreRetriedSlowly(t *testing.T) {
 		{"retry after", answer(401, "flapping", http.Header{"Retry-After": {"25"}}), StateRefused, 25 * time.Second, 30 * time.Second, "the Edge's own words"},
 		{"an absurd hint", answer(401, "flapping", http.Header{"Retry-After": {"86400"}}), StateRefused, 15 * time.Second, 30 * time.Second, "the Edge's own words"},
 		{"draining", answer(503, "draining", nil), StateRefused, 0, time.Second, "the Edge's own words"},
-		{"a proxy's page", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>bad gateway", http.StatusBadGateway) }, StateWaiting, 0, time.Second, "502"},
-		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://evil.test/", http.StatusFound) }, StateWaiting, 0, time.Second, "redirect"},
+		{"a proxy's page", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "<html>bad gateway", http.StatusBadGateway)
+		}, StateWaiting, 0, time.Second, "502"},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://evil.test/", http.StatusFound)
+		}, StateWaiting, 0, time.Second, "redirect"},
 		{"no subprotocol", func(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del("Sec-WebSocket-Protocol")
 			if c, err := acceptConn(w, r); err == nil {

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"runtime"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -30,7 +31,7 @@ const (
 
 var messageBuffers = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxMessage); return &b }}
 
-// writeLoop is the session's one writer. It ends when the link has ended and GOODBYE is out, or when a write fails.
+// writeLoop is the session's writer, whoever else may write in its place when nothing is going on. It ends when the link has ended and GOODBYE is out, or when a write fails.
 func (l *link) writeLoop() {
 	for {
 		select {
@@ -45,8 +46,7 @@ func (l *link) writeLoop() {
 			runtime.Gosched()
 			sent, err := l.writeMessage()
 			if err != nil {
-				l.fail(&EndError{Code: goodbyeLost, Message: "the connection broke while writing", Err: err})
-				l.conn.kill()
+				l.writeFailed(err)
 				return
 			}
 			if !sent {
@@ -58,10 +58,22 @@ func (l *link) writeLoop() {
 
 // writeMessage sends one message of what is ready; sent is false if nothing was.
 func (l *link) writeMessage() (sent bool, err error) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return l.writeHolding()
+}
+
+// writeHolding is writeMessage with l.writing held.
+func (l *link) writeHolding() (sent bool, err error) {
 	buf := messageBuffers.Get().(*[]byte)
 	defer messageBuffers.Put(buf)
 	l.mu.Lock()
+	if l.end != nil {
+		l.mu.Unlock()
+		return false, nil // the rest is farewell's
+	}
 	message, frames := l.fillLocked((*buf)[:0])
+	l.lastWrite = l.now()
 	l.mu.Unlock()
 	if len(message) == 0 {
 		return false, nil
@@ -70,6 +82,39 @@ func (l *link) writeMessage() (sent bool, err error) {
 	l.metrics.FramesSent.Add(uint64(frames))
 	l.metrics.BytesSent.Add(uint64(len(message)))
 	return true, l.conn.write(message)
+}
+
+// busyGap is how long after a write began the link counts as busy. A busy link gathers what many runs have; a calm one
+// has one piece at a time, for which waking another goroutine costs more than the write.
+const busyGap = 100 * time.Microsecond
+
+// writeNow sends what is ready on the caller's goroutine if the link is calm, else wakes the writer. It blocks as the
+// socket does, so it is only for a goroutine that would otherwise wait for the socket too.
+func (l *link) writeNow() {
+	l.mu.Lock()
+	calm := l.end == nil && l.now().Sub(l.lastWrite) > busyGap
+	l.mu.Unlock()
+	if !calm || !l.writing.TryLock() {
+		l.wakeWriter()
+		return
+	}
+	_, err := l.writeHolding()
+	l.writing.Unlock()
+	if err != nil {
+		l.writeFailed(err)
+		return
+	}
+	l.mu.Lock()
+	more := len(l.urgent) > 0 || l.ctl.n > 0 || l.body.n > 0
+	l.mu.Unlock()
+	if more {
+		l.wakeWriter()
+	}
+}
+
+func (l *link) writeFailed(err error) {
+	l.fail(&EndError{Code: goodbyeLost, Message: "the connection broke while writing", Err: err})
+	l.conn.kill()
 }
 
 // fill is a message in the making.
