@@ -163,12 +163,25 @@ func TestCallerCancels(t *testing.T) {
 				status int
 				body   string
 			}
-			got := make(chan result, 1)
+			got, reading := make(chan result, 1), make(chan struct{})
 			go func() {
-				status, _, body := e.post(chat, test.body)
-				got <- result{status, body}
+				resp := e.do(e.request(http.MethodPost, chat, test.body))
+				defer resp.Body.Close()
+				first := make([]byte, 1)
+				if test.before != nil { // the cancel comes once the client has something
+					_, _ = io.ReadFull(resp.Body, first)
+					close(reading)
+				}
+				rest, _ := io.ReadAll(resp.Body)
+				if test.before != nil {
+					rest = append(first, rest...)
+				}
+				got <- result{resp.StatusCode, string(rest)}
 			}()
 			id := <-started
+			if test.before != nil {
+				<-reading
+			}
 			status, _, body := e.post("/iop/v1/runs/"+id+"/cancel", "")
 			if status != 200 || !strings.Contains(body, id) {
 				t.Fatalf("cancel: %d %s", status, body)

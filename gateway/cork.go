@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"net/http"
+	"time"
 )
 
 // corkedConn gathers what net/http writes for one batch of an answer (the chunk's size, the bytes, the line end) into
@@ -14,6 +16,7 @@ type corkedConn struct {
 
 	// Owned by the handler's goroutine.
 	holding bool
+	last    bool        // the response ends with what is held: its own end releases it
 	parts   net.Buffers // what waits, in order; slices of small, or of whoever wrote them
 	sending net.Buffers // parts while they are written, which empties it
 	small   []byte      // copies of what came out of net/http's buffer, which is used again
@@ -38,14 +41,32 @@ func (c *corkedConn) Write(p []byte) (int, error) {
 		q = c.small[len(c.small)-len(p):]
 	}
 	c.parts = append(c.parts, q)
+	if c.last && bytes.HasSuffix(p, lastChunk) {
+		return len(p), c.release()
+	}
 	return len(p), nil
 }
 
 func (c *corkedConn) hold() { c.holding = true }
 
+// lastChunk ends a chunked response (RFC 9112 section 7.1) that has no trailers.
+var lastChunk = []byte("0\r\n\r\n")
+
+// holdToEnd gathers the rest of a chunked response. net/http writes its end after the handler has returned; that
+// releases it. So does whatever else net/http does with the connection then, should the end never come.
+func (c *corkedConn) holdToEnd() { c.holding, c.last = true, true }
+
+// SetReadDeadline is what net/http calls between two requests.
+func (c *corkedConn) SetReadDeadline(t time.Time) error {
+	if c.last {
+		_ = c.release() // the next write fails, too
+	}
+	return c.TCPConn.SetReadDeadline(t)
+}
+
 // release writes what was gathered.
 func (c *corkedConn) release() error {
-	c.holding = false
+	c.holding, c.last = false, false
 	c.sending = c.parts
 	_, err := c.sending.WriteTo(c.TCPConn)
 	clear(c.parts)
@@ -77,7 +98,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 
 // corkOf returns the connection of a request that has it to itself, or nil.
 func corkOf(r *http.Request) *corkedConn {
-	if r.ProtoMajor != 1 {
+	if r.ProtoMajor != 1 || r.ProtoMinor == 0 {
 		return nil
 	}
 	c, _ := r.Context().Value(connKey{}).(*corkedConn)

@@ -167,13 +167,16 @@ func (rec *record) operatorView() admin.Run {
 }
 
 // Follow implements admin.Edge.
-func (o operator) Follow(ctx context.Context, f func(admin.Run) error) error {
-	w := o.s.runs.watch()
+func (o operator) Follow(ctx context.Context, begin func([]admin.Run) error, each func(admin.Run) error) error {
+	w := o.s.runs.watch() // first, so that none ends unseen in between
 	defer o.s.runs.unwatch(w)
+	if err := begin(o.Runs()); err != nil {
+		return err
+	}
 	for {
 		select {
 		case rec := <-w.ended:
-			if err := f(rec.operatorView()); err != nil {
+			if err := each(rec.operatorView()); err != nil {
 				return err
 			}
 		case <-ctx.Done():

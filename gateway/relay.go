@@ -193,8 +193,11 @@ func (r *reply) remember(data []byte) {
 func (x *exchange) write(data []byte, now time.Time, flush bool) bool {
 	x.refreshDeadline(now)
 	corked := flush && x.cork != nil && len(data) >= worthCorking
-	if corked {
+	switch {
+	case corked:
 		x.cork.hold()
+	case x.cork != nil && x.reply.events && len(data) >= worthCorking:
+		x.cork.holdToEnd()
 	}
 	n, err := x.w.Write(data)
 	if err == nil && flush {

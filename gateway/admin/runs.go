@@ -24,32 +24,37 @@ func (a *api) runs(w http.ResponseWriter, r *http.Request) {
 		}
 		limit = n
 	}
-	runs := a.edge.Runs()
-	runs = runs[:min(limit, len(runs))]
-	if !query.Has("follow") {
-		a.reply(w, r, list[Run]{runs}, nil)
+	if query.Has("follow") {
+		a.follow(w, r, limit)
 		return
 	}
+	runs := a.edge.Runs()
+	a.reply(w, r, list[Run]{runs[:min(limit, len(runs))]}, nil)
+}
+
+// follow writes a line for each of the newest runs, the newest last, and for each that ends from now on.
+func (a *api) follow(w http.ResponseWriter, r *http.Request, limit int) {
 	h := w.Header()
 	h.Set("Content-Type", "application/x-ndjson")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
 	out := json.NewEncoder(w)
 	flush := http.NewResponseController(w)
-	for _, run := range slices.Backward(runs) {
-		if out.Encode(run) != nil {
-			return
+	begin := func(runs []Run) error {
+		for _, run := range slices.Backward(runs[:min(limit, len(runs))]) {
+			if err := out.Encode(run); err != nil {
+				return err
+			}
 		}
+		return flush.Flush()
 	}
-	if flush.Flush() != nil {
-		return
-	}
-	_ = a.edge.Follow(r.Context(), func(run Run) error {
+	each := func(run Run) error {
 		if err := out.Encode(run); err != nil {
 			return err
 		}
 		return flush.Flush()
-	})
+	}
+	_ = a.edge.Follow(r.Context(), begin, each) // it ends when the reader goes or the Edge stops
 }
 
 func (a *api) oneRun(r *http.Request) (any, error) {

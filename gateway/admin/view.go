@@ -14,8 +14,9 @@ type Edge interface {
 	Nodes() []Node
 	// Runs returns the live runs and the recent ones, the newest first.
 	Runs() []Run
-	// Follow calls f for each run that ends, until ctx ends or f fails. A slow f misses some.
-	Follow(ctx context.Context, f func(Run) error) error
+	// Follow calls begin with what Runs returns, then each for every run that has ended since, until ctx ends or one of
+	// them fails. A slow one misses some.
+	Follow(ctx context.Context, begin func([]Run) error, each func(Run) error) error
 	// CancelRun reports whether there was such a run. One that has ended stays as it is.
 	CancelRun(id execution.RunID) bool
 	// DrainNode gives the Node no new runs until ResumeNode or until its process is started anew.
