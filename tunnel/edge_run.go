@@ -47,7 +47,8 @@ type Run struct {
 	lent     int // bytes of the last batch, credit due at the next Take
 	missed   int // successive HEARTBEATs that did not know it
 	cancel   *time.Timer
-	released func() // nil once called
+	released func()              // nil once called
+	direct   func() (taken bool) // or nil
 }
 
 // Ready receives when Take has something to return. It is never closed.
@@ -76,6 +77,30 @@ func (r *Run) Take() (b Batch, ok bool) {
 		ok = true
 	}
 	return b, ok
+}
+
+// TakeData is Take for a batch that holds Data and nothing else; ok is false if there is more to it, or nothing.
+func (r *Run) TakeData() (data []byte, atBorder, ok bool) {
+	l := r.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.head != nil || r.terminal != nil || len(r.rx.buf) == 0 {
+		return nil, false, false
+	}
+	r.consumedLocked(r.lent)
+	data = r.takeLocked()
+	r.lent = len(data)
+	return data, r.rx.border, true
+}
+
+// Direct lets the session's reader pass on what a message brought for this run alone, without waking the goroutine
+// that waits on Ready: on a calm link that wake-up costs more than all else. take is called on the reader's goroutine,
+// so it must never block, and calls TakeData; if it returns false Ready receives as ever. Once a run has ended it is
+// not called any more.
+func (r *Run) Direct(take func() (taken bool)) {
+	r.link.mu.Lock()
+	defer r.link.mu.Unlock()
+	r.direct = take
 }
 
 // Phase returns the highest phase known.
@@ -250,7 +275,9 @@ func (r *Run) openFrameLocked(h wire.FrameHeader, payload []byte) error {
 			return fmt.Errorf("before HEAD")
 		}
 		r.phase = max(r.phase, execution.PhaseStreaming)
-		if !r.receiveLocked(payload, h.Flags&wire.FlagBorder != 0) {
+		if r.receiveLocked(payload, h.Flags&wire.FlagBorder != 0) {
+			r.session().arrivedLocked(r)
+		} else {
 			r.faultLocked(execution.CodeFlowControl, fmt.Errorf("the Node sent %d bytes with credit for %d", len(payload), r.rx.allow))
 		}
 		return nil

@@ -81,6 +81,7 @@ type NodeSession struct {
 	commands    map[uint64]chan *wire.CommandResult
 	lastCommand uint64
 	idle        []chan struct{} // closed when no run is left
+	arrived     []*Run          // body came for them in the message that is being read
 }
 
 // Node returns the Node's name.
@@ -269,6 +270,31 @@ func (s *NodeSession) Command(ctx context.Context, req *wire.CommandRequest) (*w
 // ---- peerEnd
 
 func (s *NodeSession) endSentLocked(*stream) {}
+
+// arrivedLocked notes that body came for r.
+func (s *NodeSession) arrivedLocked(r *Run) {
+	if n := len(s.arrived); n == 0 || s.arrived[n-1] != r {
+		s.arrived = append(s.arrived, r)
+	}
+}
+
+// messageReadLocked tells the runs that body came for. One alone may be served right here, by the reader.
+func (s *NodeSession) messageReadLocked() {
+	list := s.arrived
+	s.arrived = list[:0]
+	if len(list) == 1 && list[0].direct != nil && list[0].terminal == nil {
+		r := list[0]
+		s.link.after = append(s.link.after, func() {
+			if !r.direct() {
+				poke(r.ready)
+			}
+		})
+		return
+	}
+	for _, r := range list {
+		poke(r.ready)
+	}
+}
 
 func (s *NodeSession) heartbeatLocked(*wire.Heartbeat) {}
 

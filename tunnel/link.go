@@ -37,6 +37,8 @@ type peerEnd interface {
 	// sessionFrameLocked and runFrameLocked take one frame. Their error ends the session.
 	sessionFrameLocked(h wire.FrameHeader, payload []byte) error
 	runFrameLocked(h wire.FrameHeader, payload []byte) error
+	// messageReadLocked is told that every frame of a message was taken.
+	messageReadLocked()
 	// endSentLocked is told that END of s was serialised.
 	endSentLocked(s *stream)
 	// heartbeatLocked completes a heartbeat of ours.
@@ -153,7 +155,10 @@ func (l *link) dispatchLocked(message []byte) error {
 		return l.end
 	}
 	frames := uint64(0)
-	defer func() { l.metrics.FramesReceived.Add(frames) }()
+	defer func() {
+		l.metrics.FramesReceived.Add(frames)
+		l.peer.messageReadLocked()
+	}()
 	for {
 		h, payload, rest, err := wire.Next(message)
 		if err != nil && !(errors.Is(err, wire.ErrTooLarge) && payload != nil && h.Stream != 0) {

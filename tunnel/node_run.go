@@ -322,7 +322,9 @@ func (r *NodeRun) bodyFrameLocked(payload []byte) error {
 		r.link.metrics.FramesDropped.Add(1)
 		return nil
 	}
-	if !r.receiveLocked(payload, false) {
+	if r.receiveLocked(payload, false) {
+		poke(r.ready)
+	} else {
 		r.faultLocked(execution.CodeFlowControl, fmt.Errorf("the Edge sent %d bytes with credit for %d", len(payload), r.rx.allow))
 	}
 	return nil

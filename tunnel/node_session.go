@@ -57,6 +57,8 @@ func (s *nodeSession) ackLocked(ack *wire.HeartbeatAck) {
 	}
 }
 
+func (s *nodeSession) messageReadLocked() {}
+
 func (s *nodeSession) sessionFrameLocked(h wire.FrameHeader, payload []byte) error {
 	switch h.Type {
 	case wire.TypeHeartbeat:

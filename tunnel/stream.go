@@ -163,7 +163,8 @@ func (s *stream) popLocked() {
 	s.tx.queue = s.tx.queue[:last]
 }
 
-// receiveLocked takes BODY that has arrived. It reports whether the peer had the credit.
+// receiveLocked takes BODY that has arrived; whoever waits for it is still to be told. It reports whether the peer had
+// the credit.
 func (s *stream) receiveLocked(payload []byte, border bool) bool {
 	if len(payload) > s.rx.allow {
 		return false
@@ -171,7 +172,6 @@ func (s *stream) receiveLocked(payload []byte, border bool) bool {
 	s.rx.allow -= len(payload)
 	s.rx.buf = append(s.rx.buf, payload...)
 	s.rx.border = border
-	poke(s.ready)
 	return true
 }
 
