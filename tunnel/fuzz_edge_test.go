@@ -1,0 +1,302 @@
+package tunnel
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"iop/execution"
+	"iop/tunnel/wire"
+)
+
+// edgeFuzz is one execution of FuzzEdgeSession: a Node that a fuzzer plays, before a real Acceptor.
+type edgeFuzz struct {
+	t    *testing.T
+	rig  *edgeRig
+	peer *rawPeer
+	s    *NodeSession // or nil: not online yet
+	runs []*fuzzRun
+}
+
+type fuzzRun struct {
+	*Run
+	released atomic.Int32
+	ends     int
+}
+
+// FuzzEdgeSession lets a Node say anything, in any order, between anything that an Edge may do with its session. The
+// session ends or lives on in order; each run has one terminal and one release; nothing is left; memory is bounded.
+func FuzzEdgeSession(f *testing.F) {
+	for _, seed := range edgeSeeds() {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 2048 {
+			return
+		}
+		synctest.Test(t, func(t *testing.T) {
+			z := &edgeFuzz{t: t, rig: newEdgeRig(t, func(cfg *AcceptorConfig) { cfg.MaxStreams = 8 })}
+			z.peer = rawDial(t, z.rig.net)
+			s := &script{data: data}
+			for s.more() && !t.Failed() {
+				z.step(s)
+			}
+			z.finish()
+		})
+	})
+}
+
+// step does one thing.
+func (z *edgeFuzz) step(s *script) {
+	p := z.peer
+	switch op := s.byte() % 32; op {
+	case 0:
+		p.send(wire.TypeRegister, 0, &wire.RegisterRequest{
+			ProtocolVersions: []uint32{uint32(1 + s.pick(8)/7)}, NodeName: "node", BootId: "boot", HighestGenerationSeen: uint64(s.byte()),
+			ReplacesGeneration: uint64(s.byte()), Labels: map[string]string{"a": "b"},
+		})
+	case 1:
+		p.frame(wire.TypeReady, 0, 0, s.skew(), nil)
+	case 2: // the usual beginning
+		p.send(wire.TypeRegister, 0, &wire.RegisterRequest{ProtocolVersions: []uint32{1}, NodeName: "node", BootId: "boot"})
+		p.send(wire.TypeReady, 0, &wire.NodeReadyRequest{})
+		p.flush()
+		synctest.Wait()
+	case 3, 4, 5:
+		z.open(s)
+	case 6, 7, 8, 9, 10, 11:
+		z.runFrame(s, uint32(1+s.pick(10)))
+	case 12:
+		hb := &wire.Heartbeat{Id: uint64(s.byte()), HighestOpen: uint32(s.pick(9))}
+		for range s.pick(8) {
+			hb.OpenStreams = append(hb.OpenStreams, uint32(s.pick(12)))
+		}
+		p.send(wire.TypeHeartbeat, 0, hb)
+	case 13:
+		id := p.lastBeat()
+		if s.byte() >= 240 {
+			id += uint64(s.pick(3))
+		}
+		p.send(wire.TypeHeartbeatAck, 0, &wire.HeartbeatAck{Id: id})
+	case 14:
+		z.page(s)
+	case 15:
+		p.send(wire.TypeDrain, 0, &wire.Drain{})
+	case 16:
+		p.send(wire.TypeGoodbye, 0, &wire.Goodbye{Code: "any", Message: "thing"})
+	case 17:
+		p.send(wire.TypeCommandResult, 0, &wire.CommandResult{Id: uint64(s.pick(4))})
+	case 18:
+		p.frame(wire.TypeWindow, 0, 0, 0, wire.AppendWindow(nil, uint32(s.size())))
+	case 19: // any frame at all
+		p.frame(wire.Type(s.byte()), wire.Flags(s.byte()), uint32(s.pick(12)), s.skew(), s.bytes())
+	case 20: // no frame at all
+		p.flush()
+		p.message(2, s.bytes())
+	case 21:
+		p.flush()
+		p.message([...]byte{1, 8, 9, 10, 0, 11}[s.pick(6)], s.bytes()[:0])
+	case 22:
+		p.gather = !p.gather
+		if !p.gather {
+			p.flush()
+		}
+	case 23:
+		p.pause(s.byte()&1 == 0)
+	case 24:
+		p.flush()
+		time.Sleep([...]time.Duration{time.Millisecond, time.Second, 11 * time.Second, 31 * time.Second, 46 * time.Second}[s.pick(5)])
+	default:
+		z.edgeDoes(s, op)
+	}
+	z.check()
+}
+
+// open opens a run, if there is a session by now.
+func (z *edgeFuzz) open(s *script) {
+	z.peer.flush()
+	synctest.Wait()
+	if z.s == nil {
+		select {
+		case z.s = <-z.rig.dir.online:
+		default:
+			return
+		}
+	}
+	r := &fuzzRun{}
+	sizes := [...]int{0, 0, 1, 5000, 70_000, 300_000}
+	run, err := z.s.Open(OpenSpec{Open: tunnelOpen(), Body: make([]byte, sizes[s.pick(len(sizes))]), Released: func() { r.released.Add(1) }})
+	if err == nil {
+		r.Run = run
+		z.runs = append(z.runs, r)
+	}
+}
+
+// runFrame sends a frame of a run, mostly one that a Node may send.
+func (z *edgeFuzz) runFrame(s *script, stream uint32) {
+	p := z.peer
+	flags := wire.Flags(0)
+	if s.byte() >= 200 {
+		flags = wire.Flags(s.byte())
+	}
+	switch s.pick(9) {
+	case 0:
+		p.frame(wire.TypePhase, flags, stream, s.skew(), []byte{byte(s.pick(8))})
+	case 1, 2:
+		p.send(wire.TypeHead, stream, &wire.Head{Status: uint32(200 + 50*s.pick(9)), Headers: []*wire.Header{{Name: "x", Value: "y"}}})
+	case 3, 4:
+		p.frame(wire.TypeBody, flags, stream, s.skew(), make([]byte, s.size()))
+	case 5:
+		p.frame(wire.TypeWindow, flags, stream, s.skew(), wire.AppendWindow(nil, uint32(s.size()*s.pick(5))))
+	case 6, 7:
+		p.send(wire.TypeEnd, stream, &wire.End{Outcome: uint32(s.pick(6)), Code: uint32(s.byte()), Phase: uint32(s.byte())})
+	default:
+		p.frame(wire.Type(14+s.pick(9)), flags, stream, s.skew(), s.bytes())
+	}
+}
+
+func (z *edgeFuzz) page(s *script) {
+	page := &wire.NodeRefresh{First: s.byte()&1 == 0, Last: s.byte()&1 == 0}
+	for range s.pick(4) {
+		page.Models = append(page.Models, &wire.Model{Provider: "p", Id: "m"[:s.pick(2)]})
+		page.Providers = append(page.Providers, &wire.Provider{Id: "p", Capacity: uint32(s.pick(3))})
+	}
+	z.peer.send(wire.TypeRefresh, 0, &wire.Refresh{Id: uint64(s.byte()), Kind: &wire.Refresh_Node{Node: page}})
+}
+
+// edgeDoes does what the Edge's other rooms might do with the session and its runs.
+func (z *edgeFuzz) edgeDoes(s *script, op byte) {
+	z.peer.flush()
+	synctest.Wait()
+	if z.s == nil {
+		return
+	}
+	switch {
+	case op == 25 && s.byte() >= 200:
+		switch s.pick(4) {
+		case 0:
+			z.s.Drain("fuzz", 0, 0, time.Duration(s.byte())*time.Second)
+		case 1:
+			z.s.Supersede(time.Duration(s.byte()) * time.Second)
+		case 2:
+			z.s.Fence(execution.CodeSessionSuperseded, "fuzz")
+		case 3:
+			z.s.Refuse(&Refusal{Code: "token_revoked", Message: "fuzz"})
+		}
+	case op == 26:
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_ = z.s.Probe(ctx)
+		_, _ = z.s.Command(ctx, &wire.CommandRequest{})
+		cancel()
+	case len(z.runs) == 0:
+	default:
+		r := z.runs[s.pick(len(z.runs))]
+		switch op {
+		case 27:
+			r.Cancel(execution.CodeClientGone, "fuzz")
+		case 28:
+			r.Abandon(execution.CodeClientGone, "fuzz")
+		default:
+			z.take(r)
+		}
+	}
+}
+
+// take takes once, and watches over the order of what a run gives.
+func (z *edgeFuzz) take(r *fuzzRun) bool {
+	b, ok := r.Take()
+	if ok && r.ends > 0 {
+		z.t.Errorf("after the end: %+v", b)
+	}
+	if b.End != nil {
+		r.ends++
+		if b.End.Outcome < execution.Completed || b.End.Outcome > execution.Rejected {
+			z.t.Errorf("outcome %d", b.End.Outcome)
+		}
+	}
+	return ok
+}
+
+// check holds the session to its bounds.
+func (z *edgeFuzz) check() {
+	if z.s == nil {
+		return
+	}
+	l := &z.s.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(z.s.runs) > 8 {
+		z.t.Errorf("%d runs are open", len(z.s.runs))
+	}
+	if l.answers < 0 || l.answers > answersLimit+wire.MaxPayload || l.end == nil && l.sessionGrant > 1<<20 {
+		z.t.Errorf("%d bytes of answers wait, %d of credit", l.answers, l.sessionGrant)
+	}
+	if l.credit.inFlight < 0 || l.credit.limit < sessionWindowMin || l.credit.limit > sessionWindowMax {
+		z.t.Errorf("%d in flight, limit %d", l.credit.inFlight, l.credit.limit)
+	}
+	for id, r := range z.s.runs {
+		if len(r.rx.buf) > streamWindowMax || r.rx.window > streamWindowMax || r.tx.credit > streamWindowMax || r.tx.credit < 0 || r.tx.queued < 0 {
+			z.t.Errorf("run %d: %d bytes wait, window %d, credit %d, queued %d", id, len(r.rx.buf), r.rx.window, r.tx.credit, r.tx.queued)
+		}
+		if id > z.s.lastID || r.over {
+			z.t.Errorf("run %d is open, over %v", id, r.over)
+		}
+	}
+}
+
+// finish asks a session that lives for a sign of it, then ends all and looks at what is left.
+func (z *edgeFuzz) finish() {
+	p := z.peer
+	p.gather = false
+	p.flush()
+	p.pause(false)
+	synctest.Wait()
+	if z.s != nil {
+		z.s.link.mu.Lock()
+		alive := z.s.link.end == nil
+		z.s.link.mu.Unlock()
+		acks := p.ackCount()
+		if alive {
+			p.send(wire.TypeHeartbeat, 0, &wire.Heartbeat{Id: 1})
+			synctest.Wait()
+			if p.ackCount() == acks {
+				z.t.Error("the session lives and does not answer")
+			}
+		}
+	}
+	p.close()
+	z.rig.close()
+	for i, r := range z.runs {
+		for z.take(r) {
+		}
+		if n := r.released.Load(); n != 1 {
+			z.t.Errorf("run %d was released %d times", i, n)
+		}
+		if !r.dropping && r.ends != 1 {
+			z.t.Errorf("run %d ended %d times", i, r.ends)
+		}
+	}
+}
+
+// edgeSeeds are scripts that reach deep: a session that does its work, and the faults that matter most.
+func edgeSeeds() [][]byte {
+	begin := []byte{2}
+	run := func(ops ...byte) []byte { return append(append([]byte{}, begin...), ops...) }
+	return [][]byte{
+		begin,
+		run(3, 0, 6, 0, 0, 0, 0, 3, 0, 6, 0, 0, 1, 0, 6, 0, 0, 3, 3, 0, 29, 0, 6, 0, 0, 6, 1, 0, 0, 29, 0), // a whole run
+		run(3, 5, 24, 0, 27, 0, 24, 2, 6, 0, 0, 6, 3, 9, 1),                                                // cancel unanswered, then END
+		run(3, 0, 6, 0, 0, 1, 0, 6, 0, 0, 3, 10, 0, 6, 0, 0, 3, 10, 0, 6, 0, 0, 3, 10, 0),                  // overrun
+		run(3, 5, 23, 0, 3, 5, 3, 5, 28, 1, 27, 2, 23, 1, 24, 1),                                           // cancels before a deaf peer
+		run(3, 0, 12, 1, 1, 0, 12, 2, 1, 0, 29, 0),                                                         // lost by the Node
+		run(3, 0, 15, 3, 0, 6, 0, 0, 6, 1, 0, 0),                                                           // the Node drains
+		run(3, 0, 25, 255, 0, 5, 6, 0, 0, 6, 1, 0, 0, 24, 2),                                               // the Edge drains
+		run(24, 4), // no heartbeat
+		run(14, 0, 1, 2, 1, 1, 1, 1, 1, 14, 1, 0, 0, 5, 26),       // pages
+		run(22, 3, 0, 6, 0, 0, 0, 0, 2, 0, 6, 0, 0, 1, 0, 22),     // many frames in one message
+		run(3, 0, 19, 200, 1, 1, 0, 0, 0, 19, 201, 0, 1, 0, 0, 0), // unknown types
+		{0, 7, 1, 1, 1, 0}, {20, 1}, {21, 0}, {1, 0}, run(16), run(1, 0), run(18, 3),
+	}
+}
