@@ -304,15 +304,7 @@ func (s *NodeSession) writeRegistered(m *wire.RegisterResponse) error {
 func (a *Acceptor) run(s *NodeSession) {
 	l := &s.link
 	l.metrics.Sessions.Add(1)
-	err := s.writeRegistered(&wire.RegisterResponse{
-		Generation: uint64(s.generation),
-		Config:     &wire.EdgeConfig{},
-		MaxStreams: uint32(s.maxStreams),
-	})
-	if err != nil {
-		l.fail(&EndError{Code: goodbyeLost, Message: "the connection broke at registration", Err: err})
-	}
-	l.log.Info("tunnel: registered", "remote", s.remote, "boot_id", s.register.BootId)
+	// From here on, so that a Node which does not even read REGISTERED is not waited for either.
 	unready := time.AfterFunc(readyTime, func() {
 		l.mu.Lock()
 		online := s.online
@@ -322,6 +314,15 @@ func (a *Acceptor) run(s *NodeSession) {
 		}
 	})
 	defer unready.Stop()
+	err := s.writeRegistered(&wire.RegisterResponse{
+		Generation: uint64(s.generation),
+		Config:     &wire.EdgeConfig{},
+		MaxStreams: uint32(s.maxStreams),
+	})
+	if err != nil {
+		l.fail(&EndError{Code: goodbyeLost, Message: "the connection broke at registration", Err: err})
+	}
+	l.log.Info("tunnel: registered", "remote", s.remote, "boot_id", s.register.BootId)
 	l.wg.Go(l.writeLoop)
 	l.readLoop()
 	l.wg.Wait()

@@ -63,8 +63,9 @@ type link struct {
 	done chan struct{} // closed by fail
 	wg   sync.WaitGroup
 
-	// writing holds whoever writes to the connection; it is taken before mu.
-	writing sync.Mutex
+	// writing holds one token while somebody writes to the connection, which may be for as long as the session lives.
+	// It is taken before mu.
+	writing chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -95,6 +96,7 @@ func (l *link) init(conn messageConn, peer peerEnd, log *slog.Logger, metrics *M
 	l.conn, l.peer, l.log, l.metrics, l.budget = conn, peer, log, metrics, b
 	l.now = time.Now
 	l.wake = make(chan struct{}, 1)
+	l.writing = make(chan struct{}, 1)
 	l.done = make(chan struct{})
 	l.credit.limit = sessionWindowFirst
 	l.wg.Add(1) // for peer.ended
@@ -388,8 +390,8 @@ func (l *link) farewell() {
 	goodbye := wire.AppendFrame(nil, wire.FrameHeader{Type: wire.TypeGoodbye, Seq: l.txSeq}, payload)
 	l.txSeq++
 	l.mu.Unlock()
-	l.writing.Lock() // held until the socket is closed: nothing follows
-	defer l.writing.Unlock()
+	l.writing <- struct{}{} // held until the socket is closed: nothing follows
+	defer func() { <-l.writing }()
 	if err == nil && !end.Remote && end.Code != goodbyeLost {
 		// Both are lost if the peer is: the socket is cut in a moment.
 		if len(before.buf) > 0 {

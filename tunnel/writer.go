@@ -31,7 +31,8 @@ const (
 
 var messageBuffers = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxMessage); return &b }}
 
-// writeLoop is the session's writer, whoever else may write in its place when nothing is going on. It ends when the link has ended and GOODBYE is out, or when a write fails.
+// writeLoop is the session's writer, whoever else may write in its place when nothing is going on. It ends when the
+// link has ended and GOODBYE is out, or when a write fails.
 func (l *link) writeLoop() {
 	for {
 		select {
@@ -58,8 +59,8 @@ func (l *link) writeLoop() {
 
 // writeMessage sends one message of what is ready; sent is false if nothing was.
 func (l *link) writeMessage() (sent bool, err error) {
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	l.writing <- struct{}{}
+	defer func() { <-l.writing }()
 	return l.writeHolding()
 }
 
@@ -94,12 +95,18 @@ func (l *link) writeNow() {
 	l.mu.Lock()
 	calm := l.end == nil && l.now().Sub(l.lastWrite) > busyGap
 	l.mu.Unlock()
-	if !calm || !l.writing.TryLock() {
+	if !calm {
+		l.wakeWriter()
+		return
+	}
+	select {
+	case l.writing <- struct{}{}:
+	default: // somebody writes: what is queued may miss that message
 		l.wakeWriter()
 		return
 	}
 	_, err := l.writeHolding()
-	l.writing.Unlock()
+	<-l.writing
 	if err != nil {
 		l.writeFailed(err)
 		return
