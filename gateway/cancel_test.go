@@ -134,6 +134,29 @@ func TestClientThatLeavesTheQueueIsForgotten(t *testing.T) {
 	}
 }
 
+// answered is what a client got.
+type answered struct {
+	status int
+	body   string
+}
+
+// postSlowly sends a chat request, closes reading once it is sent or, if bytes are expected, once the first has come,
+// and returns the whole answer.
+func (e *edge) postSlowly(body string, expect bool, reading chan<- struct{}) answered {
+	if !expect {
+		close(reading)
+	}
+	resp := e.do(e.request(http.MethodPost, chat, body))
+	defer resp.Body.Close()
+	r := bufio.NewReader(resp.Body)
+	if expect {
+		_, _ = r.Peek(1) // what is wrong with it, the rest tells
+		close(reading)
+	}
+	all, _ := io.ReadAll(r)
+	return answered{resp.StatusCode, string(all)}
+}
+
 func TestCallerCancels(t *testing.T) {
 	tests := map[string]struct {
 		body   string
@@ -159,29 +182,10 @@ func TestCallerCancels(t *testing.T) {
 				}
 				started <- run.Open().RunId
 			}), "m")
-			type result struct {
-				status int
-				body   string
-			}
-			got, reading := make(chan result, 1), make(chan struct{})
-			go func() {
-				resp := e.do(e.request(http.MethodPost, chat, test.body))
-				defer resp.Body.Close()
-				first := make([]byte, 1)
-				if test.before != nil { // the cancel comes once the client has something
-					_, _ = io.ReadFull(resp.Body, first)
-					close(reading)
-				}
-				rest, _ := io.ReadAll(resp.Body)
-				if test.before != nil {
-					rest = append(first, rest...)
-				}
-				got <- result{resp.StatusCode, string(rest)}
-			}()
+			got, reading := make(chan answered, 1), make(chan struct{})
+			go func() { got <- e.postSlowly(test.body, test.before != nil, reading) }()
 			id := <-started
-			if test.before != nil {
-				<-reading
-			}
+			<-reading
 			status, _, body := e.post("/iop/v1/runs/"+id+"/cancel", "")
 			if status != 200 || !strings.Contains(body, id) {
 				t.Fatalf("cancel: %d %s", status, body)

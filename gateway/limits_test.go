@@ -152,6 +152,25 @@ func (e *edge) metric(name string) int64 {
 	return 0
 }
 
+// moody is a provider that does something else each time.
+func moody(ctx context.Context, run *tunnel.NodeRun) {
+	r := rand.IntN(12)
+	switch {
+	case r == 0:
+		answerJSON(503, `{}`)(ctx, run)
+	case r == 1:
+		failedWith(execution.CodeProviderUnreachable, execution.PhaseProviderCalled)(ctx, run)
+	case r == 2:
+		endsWith(execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeCapacity})(ctx, run)
+	case r == 3:
+		waiting(make(chan execution.Code, 1), startStream)(ctx, run)
+	case r < 8:
+		answerSSE(chunk("a"), chunk("b"), doneEvent)(ctx, run)
+	default:
+		answerJSON(200, `{"ok":true}`)(ctx, run)
+	}
+}
+
 // Requests of every kind, clients that leave at any moment, Nodes that come and go: every gauge returns to 0, and each
 // request is counted once.
 func TestStorm(t *testing.T) {
@@ -161,29 +180,12 @@ func TestStorm(t *testing.T) {
 	}
 	e := newEdge(t, nil)
 	e.client.Transport.(*http.Transport).MaxIdleConnsPerHost = 64
-	provider := func(ctx context.Context, run *tunnel.NodeRun) {
-		r := rand.IntN(12)
-		switch {
-		case r == 0:
-			answerJSON(503, `{}`)(ctx, run)
-		case r == 1:
-			failedWith(execution.CodeProviderUnreachable, execution.PhaseProviderCalled)(ctx, run)
-		case r == 2:
-			endsWith(execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeCapacity})(ctx, run)
-		case r == 3:
-			waiting(make(chan execution.Code, 1), startStream)(ctx, run)
-		case r < 8:
-			answerSSE(chunk("a"), chunk("b"), doneEvent)(ctx, run)
-		default:
-			answerJSON(200, `{"ok":true}`)(ctx, run)
-		}
-	}
-	e.addNode("steady", 8, provider, "m")
+	e.addNode("steady", 8, moody, "m")
 	stop := make(chan struct{})
 	var flapping, clients sync.WaitGroup
 	flapping.Go(func() {
 		for i := 0; ; i++ {
-			n := e.addNode(fmt.Sprint("flaky-", i%2), 4, provider, "m")
+			n := e.addNode(fmt.Sprint("flaky-", i%2), 4, moody, "m")
 			select {
 			case <-stop:
 				n.stop()

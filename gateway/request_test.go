@@ -92,18 +92,23 @@ func TestBadRequests(t *testing.T) {
 			if resp.StatusCode != test.status || code != test.code || !strings.Contains(message, test.names) {
 				t.Errorf("got %d %s: %s", resp.StatusCode, code, message)
 			}
-			if resp.StatusCode == 401 && resp.Header.Get("Www-Authenticate") == "" {
-				t.Error("no WWW-Authenticate")
-			}
-			if resp.StatusCode == 405 && resp.Header.Get("Allow") != "POST" {
-				t.Errorf("Allow: %q", resp.Header.Get("Allow"))
-			}
-			if resp.Header.Get("X-Should-Retry") != "false" {
-				t.Error("clients would try again")
-			}
+			checkRefusalHeaders(t, resp)
 		})
 	}
 	e.idle()
+}
+
+func checkRefusalHeaders(t *testing.T, resp *http.Response) {
+	t.Helper()
+	if resp.StatusCode == 401 && resp.Header.Get("Www-Authenticate") == "" {
+		t.Error("no WWW-Authenticate")
+	}
+	if resp.StatusCode == 405 && resp.Header.Get("Allow") != "POST" {
+		t.Errorf("Allow: %q", resp.Header.Get("Allow"))
+	}
+	if resp.Header.Get("X-Should-Retry") != "false" {
+		t.Error("clients would try again")
+	}
 }
 
 func TestOtherFamiliesHaveTheirOwnErrors(t *testing.T) {
