@@ -318,7 +318,11 @@ type runState struct {
 	ID, Model, State, Phase, Outcome, Code, Node string
 	Status, Attempts                             int
 	Generation                                   uint64
-	Usage                                        *struct{ Input, Output int64 }
+	Usage                                        *struct {
+		Input  int64 `json:"input_tokens"`
+		Output int64 `json:"output_tokens"`
+		Cached int64 `json:"cached_tokens"`
+	}
 }
 
 func (s *stack) runs() []runState {
