@@ -5,6 +5,8 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,7 +16,11 @@ import (
 type corkedConn struct {
 	*net.TCPConn
 
-	// Owned by the handler's goroutine.
+	// rest is what a write that could not wait left over; whoever writes next waits for it.
+	rest   sync.WaitGroup
+	behind atomic.Bool // there is a rest
+
+	// Owned by the handler's goroutine, or by whom it lends them to while it waits (exchange.busy).
 	holding bool
 	last    bool        // the response ends with what is held: its own end releases it
 	parts   net.Buffers // what waits, in order; slices of small, or of whoever wrote them
@@ -33,6 +39,7 @@ const (
 // Write gathers p while the connection is held.
 func (c *corkedConn) Write(p []byte) (int, error) {
 	if !c.holding {
+		c.rest.Wait()
 		return c.TCPConn.Write(p)
 	}
 	q := p
@@ -66,6 +73,7 @@ func (c *corkedConn) SetReadDeadline(t time.Time) error {
 
 // release writes what was gathered.
 func (c *corkedConn) release() error {
+	c.rest.Wait()
 	c.holding, c.last = false, false
 	c.sending = c.parts
 	_, err := c.sending.WriteTo(c.TCPConn)
@@ -73,6 +81,32 @@ func (c *corkedConn) release() error {
 	c.parts, c.small = c.parts[:0], c.small[:0]
 	return err
 }
+
+// releaseNow writes what was gathered without ever waiting: what the kernel does not take at once is written by a
+// goroutine of its own, and until that is done lagging reports true.
+func (c *corkedConn) releaseNow() error {
+	c.holding = false
+	message := c.small
+	if len(c.parts) != 1 || len(c.parts[0]) != len(message) {
+		message = bytes.Join(c.parts, nil)
+	}
+	n, err := writeSome(c.TCPConn, message)
+	if err == nil && n < len(message) {
+		left := bytes.Clone(message[n:])
+		c.behind.Store(true)
+		c.rest.Go(func() {
+			// Its error is that of the next write, too. The write deadline of the response bounds it.
+			_, _ = c.TCPConn.Write(left)
+			c.behind.Store(false)
+		})
+	}
+	clear(c.parts)
+	c.parts, c.small = c.parts[:0], c.small[:0]
+	return err
+}
+
+// lagging reports whether the client has yet to take bytes that were written before.
+func (c *corkedConn) lagging() bool { return c.behind.Load() }
 
 // corkingListener makes corkedConns of TCP connections.
 type corkingListener struct{ net.Listener }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"iop/execution"
@@ -61,6 +62,10 @@ type exchange struct {
 	extra    int64            // held of the body budget for usedBody
 
 	reply reply
+
+	// busy is held by the handler's goroutine but while it waits. Whoever else holds it then may pass bytes on in its
+	// place (passDirect), and the fields above are theirs.
+	busy sync.Mutex
 }
 
 // ready is what an exchange waits for.
@@ -96,6 +101,8 @@ const (
 
 // run drives the request to its end and returns how it ended. abort: the response must be cut off.
 func (x *exchange) run() (end ending, abort bool) {
+	x.busy.Lock()
+	defer x.busy.Unlock()
 	x.timer = time.NewTimer(x.alarmIn(x.started))
 	defer x.timer.Stop()
 	v := x.dispatch()
@@ -264,19 +271,38 @@ func openVerdict(t *admission.Ticket, err error) verdict {
 // wait waits for ready, the client's going, a cancel or a deadline, and keeps an event stream alive meanwhile.
 func (x *exchange) wait(ready <-chan struct{}) event {
 	for {
-		select {
-		case <-ready:
-			return eventReady
-		case <-x.r.Context().Done():
-			return eventGone
-		case code := <-x.rec.kill:
-			x.reply.killed = code
-			return eventKilled
-		case now := <-x.timer.C:
-			if ev := x.alarm(now); ev != eventReady {
-				return ev
+		ev, now, killed := x.sleep(ready)
+		switch ev {
+		case eventReady:
+			if x.reply.gone { // found out by passDirect
+				return eventGone
 			}
+			return eventReady
+		case eventGone:
+			return eventGone
+		case eventKilled:
+			x.reply.killed = killed
+			return eventKilled
 		}
+		if ev = x.alarm(now); ev != eventReady {
+			return ev
+		}
+	}
+}
+
+// sleep lets go of the exchange until something happens. eventDeadline: the timer rang.
+func (x *exchange) sleep(ready <-chan struct{}) (ev event, now time.Time, killed execution.Code) {
+	x.busy.Unlock()
+	defer x.busy.Lock()
+	select {
+	case <-ready:
+		return eventReady, now, killed
+	case <-x.r.Context().Done():
+		return eventGone, now, killed
+	case killed = <-x.rec.kill:
+		return eventKilled, now, killed
+	case now = <-x.timer.C:
+		return eventDeadline, now, killed
 	}
 }
 

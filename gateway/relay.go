@@ -65,6 +65,7 @@ type answer struct {
 func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) verdict {
 	x.reply.opaque = false
 	var a answer
+	lent := false
 	for {
 		b, ok := run.Take()
 		if !ok {
@@ -81,6 +82,10 @@ func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) verdict {
 		}
 		if b.End != nil {
 			return x.finish(&a, b.End, run, ticket)
+		}
+		if !lent && a.sse && x.reply.answered {
+			lent = true
+			x.lend(run)
 		}
 	}
 }

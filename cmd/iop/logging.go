@@ -17,10 +17,9 @@ var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.Lev
 // is lost. A person at a terminal reads text, everything else JSON.
 func newLogger(w io.Writer, level slog.Level) (*slog.Logger, func()) {
 	out := gateway.NewLogWriter(w)
-	options := &slog.HandlerOptions{Level: level}
-	var handler slog.Handler = slog.NewJSONHandler(out, options)
+	var handler slog.Handler = gateway.NewLogHandler(out, level)
 	if isTerminal(w) {
-		handler = slog.NewTextHandler(out, options)
+		handler = slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})
 	}
 	return slog.New(handler), func() { out.Close() }
 }

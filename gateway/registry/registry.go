@@ -46,6 +46,8 @@ type Session interface {
 type Run interface {
 	Ready() <-chan struct{}
 	Take() (tunnel.Batch, bool)
+	TakeData() (data []byte, atBorder, ok bool)
+	Direct(take func() (taken bool))
 	Phase() execution.Phase
 	OpenWritten() bool
 	Cancel(code execution.Code, reason string)
