@@ -3,7 +3,6 @@ package execution
 import (
 	"crypto/rand"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -11,8 +10,20 @@ import (
 // counting. The zero value is invalid.
 type RunID string
 
-// NewRunID returns a fresh RunID with 128 bits of randomness.
-func NewRunID() RunID { return RunID("run_" + strings.ToLower(rand.Text())) }
+// runAlphabet is base32 in lower case, without the digits that look like letters.
+const runAlphabet = "abcdefghijklmnopqrstuvwxyz234567"
+
+// NewRunID returns a fresh RunID with 130 bits of randomness.
+func NewRunID() RunID {
+	const prefix, length = "run_", 26
+	var id [len(prefix) + length]byte
+	copy(id[:], prefix)
+	rand.Read(id[len(prefix):]) // never fails
+	for i := len(prefix); i < len(id); i++ {
+		id[i] = runAlphabet[id[i]%32]
+	}
+	return RunID(id[:])
+}
 
 // NodeID is a Node's name. It belongs to the first join token (or workload identity) that used it. The zero value is
 // invalid.

@@ -31,7 +31,7 @@ func (s *Supervisor) connect(ctx context.Context) (*nodeSession, error) {
 	}
 	session := &nodeSession{
 		sup: s, readyAck: make(chan struct{}), drainAsked: make(chan struct{}),
-		runs: make(map[uint32]*NodeRun), started: time.Now(),
+		work: make(chan *NodeRun), runs: make(map[uint32]*NodeRun), started: time.Now(),
 	}
 	session.link.init(conn, session, s.cfg.Logger, s.cfg.Metrics, s.budget)
 	// Until the session is ready, the clock may cut it off.
@@ -196,7 +196,6 @@ func (n *nodeSession) becomeReady(ctx context.Context) error {
 		n.link.wg.Go(n.link.writeLoop)
 		n.link.readLoop()
 		n.link.wg.Wait()
-		n.handlers.Wait()
 		n.link.metrics.Sessions.Add(-1)
 	})
 	n.link.mu.Lock()

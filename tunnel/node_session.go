@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -24,7 +24,9 @@ type nodeSession struct {
 	maxStreams int
 	readyAck   chan struct{} // closed by READY_ACK
 	drainAsked chan struct{} // closed by the Edge's DRAIN
-	handlers   sync.WaitGroup
+	work       chan *NodeRun // to idle handlers; never closed
+	// idleHandlers counts the goroutines that wait on work.
+	idleHandlers atomic.Int32
 
 	// Guarded by link.mu.
 	runs      map[uint32]*NodeRun
@@ -211,13 +213,39 @@ func (s *nodeSession) openFrameLocked(h wire.FrameHeader, payload []byte) error 
 		})
 	}
 	// Once all frames of the message were read: OPEN and a small body mostly come together.
-	s.handlers.Add(1)
-	s.link.after = append(s.link.after, func() { go s.handle(r) })
+	s.link.after = append(s.link.after, func() { s.serveRun(r) })
 	return nil
 }
 
+// maxIdleHandlers bounds the goroutines that wait for a run.
+const maxIdleHandlers = 64
+
+// serveRun serves r on a goroutine that has served one before, if there is an idle one: its stack has grown already.
+func (s *nodeSession) serveRun(r *NodeRun) {
+	select {
+	case s.work <- r:
+	default:
+		s.link.wg.Go(func() { s.serveRuns(r) }) // the reader, which calls this, waits for wg after its end
+	}
+}
+
+func (s *nodeSession) serveRuns(r *NodeRun) {
+	for {
+		s.handle(r)
+		if s.idleHandlers.Add(1) > maxIdleHandlers {
+			s.idleHandlers.Add(-1)
+			return
+		}
+		select {
+		case r = <-s.work:
+			s.idleHandlers.Add(-1)
+		case <-s.link.done:
+			return
+		}
+	}
+}
+
 func (s *nodeSession) handle(r *NodeRun) {
-	defer s.handlers.Done()
 	defer func() {
 		if p := recover(); p != nil {
 			s.link.log.Error("tunnel: a run panicked", "run_id", r.open.RunId, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
