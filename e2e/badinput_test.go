@@ -446,6 +446,15 @@ func (b *badEdge) keys(t *testing.T) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	})
+	t.Run("the body is not awaited", func(t *testing.T) {
+		c := b.dial(t)
+		c.write(rawRequest{target: "/v1/chat/completions", auth: "-", length: "Content-Length: 1000"}.bytes(b.stack))
+		a, ok := c.answer("POST")
+		if !ok {
+			t.Fatal("no answer")
+		}
+		badKey.check(t, b.stack, "/v1/chat/completions", a)
+	})
 }
 
 func (b *badEdge) paths(t *testing.T) {

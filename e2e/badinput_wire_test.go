@@ -270,7 +270,7 @@ func (s *stack) atProvider(t *testing.T, trap string) {
 	}
 }
 
-// TestKeyGuessing: who tries keys from one address is slowed down.
+// TestKeyGuessing: who tries keys from one address is slowed down; a good key from there is not.
 func TestKeyGuessing(t *testing.T) {
 	s := newEdge(t)
 	other := newEdge(t)
@@ -282,6 +282,9 @@ func TestKeyGuessing(t *testing.T) {
 		}
 		if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, `"code":"rate_limit_exceeded"`) {
 			t.Errorf("%+v", a)
+		}
+		if res, body := s.get("/v1/models"); res.StatusCode != http.StatusOK {
+			t.Errorf("a good key after the guesses: %s %s", res.Status, body)
 		}
 		return
 	}

@@ -20,6 +20,7 @@ func (s *Server) finish(x *exchange, end ending) {
 
 // refused answers a request that never became a run, and notes it.
 func (s *Server) refused(x *exchange, e *openai.Error) {
+	hurryBody(x.w, x.r)
 	openai.WriteError(x.w, x.fam, x.requestID, e)
 	s.metrics.count(x.op.ID, execution.Rejected)
 	key := ""

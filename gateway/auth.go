@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"iop/openai"
@@ -26,9 +25,6 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 	if !ok {
 		return nil, openai.InvalidAPIKey()
 	}
-	if wait := s.guesses.blocked(r); wait > 0 {
-		return nil, openai.RateLimited(wait, "Too many requests with an unknown API key came from this address.")
-	}
 	key, err := s.cfg.Store.VerifyKey(r.Context(), presented)
 	if err == nil {
 		return key, nil
@@ -38,11 +34,14 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 		s.log.Error("an API key could not be checked", "error", err)
 		return nil, openai.Overloaded(time.Second)
 	}
+	s.metrics.invalidKey(invalid.Reason)
 	// A revoked or expired key proves its secret: whoever goes on using it is no guesser.
 	if invalid.Reason == state.InvalidUnknown || invalid.Reason == state.InvalidMismatch {
-		s.guesses.failed(clientAddr(r))
+		// Only who fails is slowed down: behind a proxy or a NAT, one address is many callers.
+		if wait := s.guesses.failed(clientAddr(r)); wait > 0 {
+			return nil, openai.RateLimited(wait, "Too many requests with an unknown API key came from this address.")
+		}
 	}
-	s.metrics.invalidKey(invalid.Reason)
 	return nil, openai.InvalidAPIKey()
 }
 
@@ -112,8 +111,6 @@ const (
 
 // guesses counts requests with unknown keys by address.
 type guesses struct {
-	any atomic.Bool // from is not empty
-
 	mu   sync.Mutex
 	from map[netip.Addr]*guesser
 }
@@ -123,25 +120,8 @@ type guesser struct {
 	at   time.Time
 }
 
-// blocked returns how long the address must wait before another key of it is looked at; 0: not at all.
-func (g *guesses) blocked(r *http.Request) time.Duration {
-	if !g.any.Load() {
-		return 0
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	b := g.from[clientAddr(r)]
-	if b == nil {
-		return 0
-	}
-	if b.refill(time.Now()); b.left >= 1 {
-		return 0
-	}
-	return min(time.Duration((1-b.left)*float64(guessRefill))+time.Second, guessMaxWait)
-}
-
-// failed notes a guess.
-func (g *guesses) failed(addr netip.Addr) {
+// failed notes a guess, and returns how long the address should wait with the next; 0: it may go on.
+func (g *guesses) failed(addr netip.Addr) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -152,10 +132,12 @@ func (g *guesses) failed(addr netip.Addr) {
 		}
 		b = &guesser{left: guessBurst, at: now}
 		g.from[addr] = b
-		g.any.Store(true)
 	}
-	b.refill(now)
-	b.left = max(b.left-1, 0)
+	if b.refill(now); b.left < 1 {
+		return min(time.Duration((1-b.left)*float64(guessRefill))+time.Second, guessMaxWait)
+	}
+	b.left--
+	return 0
 }
 
 func (b *guesser) refill(now time.Time) {

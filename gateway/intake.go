@@ -212,3 +212,29 @@ func (s *Server) looped(h http.Header) bool {
 	}
 	return false
 }
+
+const (
+	// refusedBody is how long a client that was refused may take to finish its body: net/http reads the rest of a
+	// small one before it writes the answer, so that the connection can be used again.
+	refusedBody = 2 * time.Second
+	// operatorBody is how long an operator's request may take to arrive.
+	operatorBody = 10 * time.Second
+)
+
+// hurryBody bounds the wait for a body that nobody is going to read.
+func hurryBody(w http.ResponseWriter, r *http.Request) { bodyWithin(w, r, refusedBody) }
+
+func bodyWithin(w http.ResponseWriter, r *http.Request, d time.Duration) {
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		// Every writer of net/http's can; between two requests net/http sets the deadline anew.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d))
+	}
+}
+
+// promptly serves requests whose bodies arrive in a reasonable time.
+func promptly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		bodyWithin(w, r, operatorBody)
+		next.ServeHTTP(w, r)
+	})
+}

@@ -118,9 +118,9 @@ func newServer(cfg Config, public, private net.Listener) (*Server, error) {
 		s.listener = corkingListener{public}
 		s.public.ConnContext = withConn
 	}
-	s.admin = s.httpServer(admin.New(admin.Config{
+	s.admin = s.httpServer(promptly(admin.New(admin.Config{
 		Store: cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
-	}), nil)
+	})), nil)
 	return s, nil
 }
 
