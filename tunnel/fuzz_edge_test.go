@@ -36,6 +36,8 @@ func FuzzEdgeSession(f *testing.F) {
 		if len(data) > 2048 {
 			return
 		}
+		stop := watchdog()
+		defer stop()
 		synctest.Test(t, func(t *testing.T) {
 			z := &edgeFuzz{t: t, rig: newEdgeRig(t, func(cfg *AcceptorConfig) { cfg.MaxStreams = 8 })}
 			z.peer = rawDial(t, z.rig.net)

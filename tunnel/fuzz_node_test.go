@@ -33,6 +33,8 @@ func FuzzNodeSession(f *testing.F) {
 		if len(data) > 2048 {
 			return
 		}
+		stop := watchdog()
+		defer stop()
 		synctest.Test(t, func(t *testing.T) { fuzzNode(t, data) })
 	})
 }

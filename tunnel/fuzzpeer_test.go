@@ -8,8 +8,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -204,6 +207,15 @@ func (p *rawPeer) close() {
 	p.pause(false)
 	_ = p.conn.Close()
 	p.reading.Wait()
+}
+
+// watchdog panics with every goroutine's stack when one execution takes long: real time, whatever the bubble's is.
+func watchdog() (stop func() bool) {
+	return time.AfterFunc(30*time.Second, func() {
+		buf := make([]byte, 1<<20)
+		os.WriteFile("/tmp/stuck.txt", buf[:runtime.Stack(buf, true)], 0o644)
+		panic("stuck:\n" + string(buf[:runtime.Stack(buf, true)]))
+	}).Stop
 }
 
 // script is what a fuzzer chose: a source of small decisions, which ends.
