@@ -4,6 +4,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -29,10 +30,17 @@ type meter struct {
 	free time.Time
 }
 
+// meterBurst is how far a meter makes good for the lateness of timers.
+const meterBurst = 20 * time.Millisecond
+
 // newRelay starts a relay to address to, at the rate in bytes a second each way; 0 is no limit.
 func newRelay(t *testing.T, to string, rate int) *relay {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	small := net.ListenConfig{}
+	if rate > 0 {
+		small.Control = smallBuffers
+	}
+	l, err := small.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,18 +68,30 @@ func newRelay(t *testing.T, to string, rate int) *relay {
 	return r
 }
 
+// smallBuffers keeps a slow link from having megabytes of buffers on this machine. It must happen before the connection
+// is made: a sender that has seen a large window waits for one when it is small, and the link is slower than its rate.
+func smallBuffers(_, _ string, c syscall.RawConn) (err error) {
+	if failed := c.Control(func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 16<<10)
+		if err == nil {
+			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10)
+		}
+	}); failed != nil {
+		return failed
+	}
+	return err
+}
+
 // carry joins one connection with one to the other side.
 func (r *relay) carry(near net.Conn) {
-	far, err := net.Dial("tcp", r.to)
+	dialer := net.Dialer{}
+	if r.up.rate > 0 {
+		dialer.Control = smallBuffers
+	}
+	far, err := dialer.Dial("tcp", r.to)
 	if err != nil {
 		near.Close()
 		return
-	}
-	for _, c := range []net.Conn{near, far} {
-		if r.up.rate > 0 { // a slow link has no megabytes of buffers on this machine
-			_ = c.(*net.TCPConn).SetReadBuffer(16 << 10)
-			_ = c.(*net.TCPConn).SetWriteBuffer(16 << 10)
-		}
 	}
 	r.mu.Lock()
 	r.conns[near], r.conns[far] = true, true
@@ -116,8 +136,8 @@ func (r *relay) pass(m *meter, n int) bool {
 	wait := time.Duration(0)
 	if m.rate > 0 {
 		now := time.Now()
-		if m.free.Before(now) {
-			m.free = now
+		if late := now.Add(-meterBurst); m.free.Before(late) {
+			m.free = late
 		}
 		m.free = m.free.Add(time.Duration(float64(n) / m.rate * float64(time.Second)))
 		wait = m.free.Sub(now)
