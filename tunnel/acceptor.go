@@ -129,8 +129,17 @@ func (a *Acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s := &NodeSession{acceptor: a, identity: identity, remote: r.RemoteAddr}
 	go func() {
-		defer a.wg.Done()
-		s.serve(conn)
+		if !s.join(conn) {
+			conn.kill()
+			a.wg.Done()
+			return
+		}
+		// On a goroutine of its own: joining went through the state, and an idle Node must not hold so deep a stack.
+		go func() {
+			defer a.wg.Done()
+			defer conn.kill()
+			a.run(s)
+		}()
 	}()
 }
 

@@ -206,8 +206,12 @@ func (n *nodeSession) becomeReady(ctx context.Context) error {
 	case <-n.readyAck:
 	case <-s.draining.Done(): // runs may be on their way already: the session drains as any other
 	case <-n.link.done:
-		s.forget(n)
-		return s.sessionError(n)
+		select {
+		case <-n.readyAck: // it was ready for a moment: how it ended is for hold to see
+		default:
+			s.forget(n)
+			return s.sessionError(n)
+		}
 	case <-ctx.Done():
 		n.link.fail(&EndError{Code: goodbyeShutdown, Message: "the Node is stopping"})
 		s.forget(n)
