@@ -179,17 +179,16 @@ func writeRefusal(w http.ResponseWriter, status int, r *Refusal) {
 	})
 }
 
-// serve runs one session from REGISTER to its end.
-func (s *NodeSession) serve(conn messageConn) {
+// join reads REGISTER and answers it, unless the answer is yes, which is for run to say. It reports whether it is.
+func (s *NodeSession) join(conn messageConn) bool {
 	a := s.acceptor
-	defer conn.kill()
 	late := time.AfterFunc(registerTime, conn.kill)
 	stop := context.AfterFunc(a.ctx, conn.kill)
 	defer stop()
 	if err := s.readRegister(conn); err != nil {
 		late.Stop()
 		a.cfg.Logger.Info("tunnel: no registration", "remote", s.remote, "err", err)
-		return
+		return false
 	}
 	late.Stop()
 	log := a.cfg.Logger.With("node", string(s.node))
@@ -200,10 +199,9 @@ func (s *NodeSession) serve(conn messageConn) {
 		refusal := asRefusal(err)
 		log.Warn("tunnel: registration refused", "remote", s.remote, "code", refusal.Code, "message", refusal.Message, "err", err)
 		s.answerRefused(conn, refusal)
-		return
+		return false
 	}
-	stop()
-	a.run(s)
+	return true
 }
 
 func asRefusal(err error) *Refusal {

@@ -64,8 +64,16 @@ func readAll(typ websocket.MessageType, r io.Reader, buf []byte) ([]byte, error)
 	}
 }
 
-// write sends one message with one write to the socket.
+// smallMessage is what the library's writer sends in one piece: its smallest buffer, less a frame's header
+// (RFC 6455 section 5.2).
+const smallMessage = writeBuffer - 14
+
+// write sends one message with one write to the socket. A small one needs no buffer of ours for that: a heartbeat of
+// each of a thousand Nodes falls due at the same time.
 func (c messageConn) write(message []byte) error {
+	if len(message) <= smallMessage {
+		return c.ws.Write(context.Background(), websocket.MessageBinary, message)
+	}
 	c.cork.hold()
 	err := c.ws.Write(context.Background(), websocket.MessageBinary, message)
 	if ferr := c.cork.release(); err == nil {
@@ -132,6 +140,9 @@ func (c *corkedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
+// writeBuffer is the size of the library's writer at the Edge; at the Node it is larger.
+const writeBuffer = 1024
+
 // corkingWriter is a ResponseWriter whose hijacked connection is corked.
 type corkingWriter struct {
 	http.ResponseWriter
@@ -148,8 +159,8 @@ func (w *corkingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	_ = conn.SetDeadline(time.Time{})
 	tuneSocket(conn)
 	w.cork = newCorkedConn(conn)
-	// A small writer: each message is gathered by the cork anyway, and a thousand idle Nodes hold no buffers.
-	return w.cork, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(w.cork, 1024)), nil
+	// A small writer: each larger message is gathered by the cork anyway, and a thousand idle Nodes hold no buffers.
+	return w.cork, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(w.cork, writeBuffer)), nil
 }
 
 // acceptConn upgrades a request that was found good.
