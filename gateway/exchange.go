@@ -42,9 +42,12 @@ type exchange struct {
 	env       openai.Envelope
 	events    bool // the client wants an event stream
 	withhold  bool // it gets no usage-only event, as it did not ask for one
-	body      []byte
-	headers   []*wire.Header
 	rec       *record
+
+	// The request, for as long as it may have to be sent again; then nil (letGo).
+	body    []byte
+	headers []*wire.Header
+	held    int64 // of the body budget
 
 	// Time. The timer runs for the earliest of what is due and is looked at when it rings, not reset at each byte.
 	started  time.Time
@@ -59,9 +62,10 @@ type exchange struct {
 	retried  bool             // on another target, for a failure of the provider
 	noUsage  bool             // the provider refused stream_options
 	usedBody []byte           // with include_usage, or nil
-	extra    int64            // held of the body budget for usedBody
+	answer   answer
 
 	reply reply
+	end   ending // once run has returned
 
 	// busy is held by the handler's goroutine but while it waits. Whoever else holds it then may pass bytes on in its
 	// place (passDirect), and the fields above are theirs.
@@ -99,31 +103,38 @@ const (
 	nextPlain                 // dispatch once more without asking for usage
 )
 
-// run drives the request to its end and returns how it ended. abort: the response must be cut off.
-func (x *exchange) run() (end ending, abort bool) {
+// run drives the request to its end, which is x.end. abort: the response must be cut off.
+//
+// From here to where a handler waits, and to where net/http writes a response's head, the frames are kept small, and
+// what is large lies in the exchange: with a kilobyte more each handler would have a stack of 16 KiB in place of 8.
+func (x *exchange) run() (abort bool) {
 	x.busy.Lock()
 	defer x.busy.Unlock()
 	x.timer = time.NewTimer(x.alarmIn(x.started))
 	defer x.timer.Stop()
 	v := x.dispatch()
-	if x.extra > 0 {
-		x.s.bodies.give(x.extra)
-	}
-	abort = x.conclude(&v)
-	return ending{
+	abort = x.conclude(v)
+	x.end = ending{
 		terminal: v.terminal, status: x.reply.status, bytes: x.reply.bytes, firstByte: x.reply.firstByte,
 		total: time.Since(x.started),
-	}, abort
+	}
+	return abort
+}
+
+// letGo forgets the request, which is not sent again.
+func (x *exchange) letGo() {
+	x.s.bodies.give(x.held)
+	x.held, x.body, x.usedBody, x.headers = 0, nil, nil, nil
 }
 
 // dispatch opens the run, as often as the outcome allows, and returns the last verdict.
-func (x *exchange) dispatch() verdict {
+func (x *exchange) dispatch() *verdict {
 	var former *verdict // of the target to avoid
 	for attempt := 1; ; attempt++ {
 		ticket, v := x.admit()
 		if ticket == nil {
 			if former != nil && v.next == nextElsewhere {
-				return *former // there is no other
+				return former // there is no other
 			}
 			return v
 		}
@@ -144,8 +155,7 @@ func (x *exchange) dispatch() verdict {
 			if x.retried {
 				return v
 			}
-			saved := v
-			x.retried, x.avoid, former = true, ticket.Target, &saved
+			x.retried, x.avoid, former = true, ticket.Target, v
 		case nextPlain:
 			x.noUsage = true
 			x.s.refusesUsage(ticket.Target)
@@ -155,7 +165,7 @@ func (x *exchange) dispatch() verdict {
 
 // admit waits for a ticket. Without one, the verdict says why; its next is nextElsewhere if only the avoided target is
 // left.
-func (x *exchange) admit() (*admission.Ticket, verdict) {
+func (x *exchange) admit() (*admission.Ticket, *verdict) {
 	ticket, waiter, err := x.s.adm.Acquire(admission.Request{Model: x.env.Model, Avoid: x.avoid, Line: x.line})
 	if waiter != nil {
 		began := time.Now()
@@ -173,12 +183,12 @@ func (x *exchange) admit() (*admission.Ticket, verdict) {
 	if err != nil {
 		return nil, admitVerdict(x.env.Model, err)
 	}
-	return ticket, verdict{}
+	return ticket, nil
 }
 
 // admitVerdict says why there is no ticket.
-func admitVerdict(model string, err error) verdict {
-	v := verdict{terminal: execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeCapacity, Detail: err.Error()}}
+func admitVerdict(model string, err error) *verdict {
+	v := &verdict{terminal: execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeCapacity, Detail: err.Error()}}
 	full, isFull := errors.AsType[*admission.QueueFullError](err)
 	switch {
 	case isFull:
@@ -239,15 +249,15 @@ func (x *exchange) bodyFor(t admission.Target) (body []byte, withhold bool, err 
 		if !x.s.bodies.take(n) {
 			return nil, false, errBudget
 		}
-		x.extra = n
+		x.held += n
 		x.usedBody = x.env.Rewrite(x.body, openai.RewriteSpec{IncludeUsage: true})
 	}
 	return x.usedBody, true, nil
 }
 
 // openVerdict says what follows an Open that sent nothing.
-func openVerdict(t *admission.Ticket, err error) verdict {
-	v := verdict{
+func openVerdict(t *admission.Ticket, err error) *verdict {
+	v := &verdict{
 		terminal: execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeDraining, Detail: err.Error()},
 		problem:  openai.NoNodeAvailable(time.Second),
 		next:     nextAgain,
@@ -347,8 +357,8 @@ func (x *exchange) alarmIn(now time.Time) time.Duration {
 }
 
 // interrupted is the verdict of a wait that ended before its time, with no run open.
-func (x *exchange) interrupted(ev event) verdict {
-	v := verdict{terminal: execution.Terminal{Outcome: execution.Cancelled, Code: x.codeOf(ev)}}
+func (x *exchange) interrupted(ev event) *verdict {
+	v := &verdict{terminal: execution.Terminal{Outcome: execution.Cancelled, Code: x.codeOf(ev)}}
 	switch ev {
 	case eventQueueEnd, eventDeadline:
 		v.problem = openai.QueueTimeout()

@@ -45,8 +45,8 @@ func problemOf(t execution.Terminal) *openai.Error {
 }
 
 // failed is the verdict of a run that ended otherwise than completed, before a byte of it reached the client.
-func (x *exchange) failed(t execution.Terminal, openWritten bool, ticket *admission.Ticket) verdict {
-	v := verdict{terminal: t, problem: problemOf(t)}
+func (x *exchange) failed(t execution.Terminal, openWritten bool, ticket *admission.Ticket) *verdict {
+	v := &verdict{terminal: t, problem: problemOf(t)}
 	switch t.Code {
 	case execution.CodeCapacity:
 		ticket.Refused()

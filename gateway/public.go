@@ -138,9 +138,8 @@ func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *open
 	x.spoke = x.started
 	x.deadline = x.started.Add(s.cfg.TotalTimeout)
 	x.reply.border = true
-	held, e := x.intake()
-	defer func() { s.bodies.give(held) }()
-	if e != nil {
+	defer x.letGo()
+	if e := x.intake(); e != nil {
 		s.refused(x, e)
 		return
 	}
@@ -151,39 +150,39 @@ func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *open
 			s.finish(x, ending{terminal: execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal}})
 		}
 	}()
-	end, abort := x.run()
+	abort := x.run()
 	finished = true
-	s.finish(x, end)
+	s.finish(x, x.end)
 	if abort {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// intake authenticates the caller, reads the body and looks at it. held is what the body holds of the budget.
-func (x *exchange) intake() (held int64, e *openai.Error) {
+// intake authenticates the caller, reads the body and looks at it.
+func (x *exchange) intake() (e *openai.Error) {
 	s, r := x.s, x.r
 	if x.key, e = s.authenticate(r, x.fam); e != nil {
-		return 0, e
+		return e
 	}
 	switch {
 	case s.looped(r.Header):
-		return 0, loopError()
+		return loopError()
 	case s.draining.Load():
 		x.w.Header().Set("Connection", "close")
-		return 0, openai.Overloaded(time.Second)
+		return openai.Overloaded(time.Second)
 	}
-	if x.body, held, e = s.readBody(x.w, r); e != nil {
-		return held, e
+	if x.body, x.held, e = s.readBody(x.w, r); e != nil {
+		return e
 	}
 	contentType := ""
 	if v := r.Header["Content-Type"]; len(v) > 0 {
 		contentType = v[0]
 	}
 	if x.env, e = look(x.op, contentType, x.body); e != nil {
-		return held, e
+		return e
 	}
 	if !x.key.AllowsModel(x.env.Model) {
-		return held, openai.ModelNotAllowed(x.env.Model)
+		return openai.ModelNotAllowed(x.env.Model)
 	}
 	x.events = x.env.Stream && x.op.Streams() && x.op.Stream != openai.StreamNone
 	x.withhold = x.events && x.op.IncludeUsage && !x.env.IncludeUsage
@@ -193,7 +192,7 @@ func (x *exchange) intake() (held int64, e *openai.Error) {
 		op: x.op.Name, model: x.env.Model, stream: x.env.Stream, started: x.started,
 		kill: make(chan execution.Code, 1),
 	}
-	return held, nil
+	return nil
 }
 
 func loopError() *openai.Error {

@@ -62,9 +62,10 @@ type answer struct {
 }
 
 // relay passes what comes from one run on to the client, until its end.
-func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) verdict {
+func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) *verdict {
 	x.reply.opaque = false
-	var a answer
+	x.answer = answer{}
+	a := &x.answer
 	lent := false
 	for {
 		b, ok := run.Take()
@@ -75,13 +76,16 @@ func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) verdict {
 			continue
 		}
 		if b.Head != nil {
-			x.read(&a, b.Head)
+			x.read(a, b.Head)
 		}
-		if len(b.Data) > 0 && !x.take(&a, &b) {
+		if len(b.Data) > 0 && !x.take(a, &b) {
 			return x.cut(run, eventGone)
 		}
 		if b.End != nil {
-			return x.finish(&a, b.End, run, ticket)
+			return x.finish(a, b.End, run, ticket)
+		}
+		if x.reply.answered && x.headers != nil && run.RequestWritten() {
+			x.letGo()
 		}
 		if !lent && a.sse && x.reply.answered {
 			lent = true
@@ -91,13 +95,13 @@ func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) verdict {
 }
 
 // cut ends a run whose answer is not wanted any more.
-func (x *exchange) cut(run registry.Run, ev event) verdict {
+func (x *exchange) cut(run registry.Run, ev event) *verdict {
 	code := x.codeOf(ev)
 	t := x.detach(run, code)
 	if t.Outcome == execution.Completed {
 		t.Outcome, t.Code = execution.Cancelled, code // it came too late
 	}
-	v := verdict{terminal: t}
+	v := &verdict{terminal: t}
 	if ev != eventGone {
 		v.problem = problemOf(execution.Terminal{Code: code})
 	}
@@ -315,8 +319,8 @@ func (v *headerValues) copy(h http.Header, fields []*wire.Header) {
 }
 
 // finish is the verdict of a run that has ended.
-func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, ticket *admission.Ticket) verdict {
-	v := verdict{terminal: *end}
+func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, ticket *admission.Ticket) *verdict {
+	v := &verdict{terminal: *end}
 	if end.Outcome == execution.Completed {
 		ticket.Served()
 	}
@@ -373,8 +377,8 @@ type rawReply struct {
 }
 
 // refused is the verdict of an exchange that the provider ended with an error status.
-func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.Ticket) verdict {
-	v := verdict{terminal: end}
+func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.Ticket) *verdict {
+	v := &verdict{terminal: end}
 	status, body := a.status, bytes.Clone(a.buf)
 	if status == http.StatusBadGateway && header(a.head, firstEventError) != "" { // the Node could not tell which
 		if e := firstEvent(body); e != nil {

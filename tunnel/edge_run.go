@@ -117,6 +117,14 @@ func (r *Run) OpenWritten() bool {
 	return r.tx.started
 }
 
+// RequestWritten reports whether all of the request was handed to the socket, and the body that Open was given is not
+// looked at any more.
+func (r *Run) RequestWritten() bool {
+	r.link.mu.Lock()
+	defer r.link.mu.Unlock()
+	return r.tx.started && len(r.tx.queue) == 0
+}
+
 // Cancel asks the Node to end the run. The terminal follows in a batch: the Node's own, or after 10 s the Edge's
 // (cancelled, cancel_timeout). If OPEN was not written yet the terminal is there at once. Idempotent.
 func (r *Run) Cancel(code execution.Code, reason string) {

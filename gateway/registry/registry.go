@@ -50,6 +50,7 @@ type Run interface {
 	Direct(take func() (taken bool))
 	Phase() execution.Phase
 	OpenWritten() bool
+	RequestWritten() bool
 	Cancel(code execution.Code, reason string)
 	Abandon(code execution.Code, reason string)
 }
