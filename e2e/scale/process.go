@@ -59,7 +59,7 @@ func (h *house) close() {
 // process is one that was started here. Its standard error goes to a file, as an operator's log would.
 type process struct {
 	cmd   *exec.Cmd
-	lines chan string // of its standard output; closed at its end
+	lines chan string // of its standard output, the last 64; closed at its end
 	log   string
 	wait  func() error
 }
@@ -87,9 +87,13 @@ func (h *house) start(name, program string, env []string, args ...string) (*proc
 		defer close(read)
 		defer close(p.lines)
 		for sc := bufio.NewScanner(out); sc.Scan(); {
-			select {
-			case p.lines <- sc.Text():
-			default: // nobody wants it
+			for sent := false; !sent; {
+				select {
+				case p.lines <- sc.Text():
+					sent = true
+				default: // nobody wanted the oldest
+					<-p.lines
+				}
 			}
 		}
 		_, _ = io.Copy(io.Discard, out)

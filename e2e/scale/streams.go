@@ -62,7 +62,7 @@ func measureStreams(ctx context.Context, o options) error {
 		return err
 	}
 	var after tally
-	for len(load.lines) > 0 {
+	for after == (tally{}) || len(load.lines) > 0 { // what it says last
 		if err := load.line(ctx, time.Minute, &after); err != nil {
 			return err
 		}
@@ -100,7 +100,6 @@ const dialers = 32
 func loadStreams(ctx context.Context, o options) error {
 	host := strings.TrimPrefix(o.url, "http://")
 	request := chatRequest(host, o)
-	var now tally
 	var streaming, chunks, failed atomic.Int64
 	begin := make(chan struct{}, dialers)
 	var wg sync.WaitGroup
@@ -123,8 +122,7 @@ func loadStreams(ctx context.Context, o options) error {
 	for ctx.Err() == nil {
 		select {
 		case <-tick.C:
-			now = tally{streaming.Load(), chunks.Load(), failed.Load()}
-			line, err := json.Marshal(now)
+			line, err := json.Marshal(tally{streaming.Load(), chunks.Load(), failed.Load()})
 			if err != nil {
 				return err
 			}
