@@ -44,16 +44,14 @@ func models(n int, id func(int) string) *NodeInfo {
 // The largest inventory arrives whole, in pages that fit, before the session is online; then again when it changes.
 func TestLargestInventory(t *testing.T) {
 	long := strings.Repeat("m", maxNameBytes-6)
-	for name, id := range map[string]func(int) string{
-		"short names": func(i int) string { return fmt.Sprintf("m%d", i) },
-		"long names":  func(i int) string { return fmt.Sprintf("%s%06d", long, i) },
-	} {
+	for name, n := range map[string]int{"a short one": 100, "the largest": maxModels} {
+		id := func(i int) string { return fmt.Sprintf("%s%06d", long, i) }
 		var inv inventory
-		inv.set(models(maxModels, id))
+		inv.set(models(n, id))
 		r := newRigWith(t, echo, rigOptions{supervisor: func(cfg *SupervisorConfig) { cfg.Describe = inv.describe }})
 		s := r.session()
 		info := s.Info()
-		if len(info.Models) != maxModels || info.Models[maxModels-1].ID != id(maxModels-1) || info.Models[7].Created != 7 || len(info.Providers) != 1 {
+		if len(info.Models) != n || info.Models[n-1].ID != id(n-1) || info.Models[7].Created != 7 || len(info.Providers) != 1 {
 			t.Errorf("%s: %d models, %d providers", name, len(info.Models), len(info.Providers))
 		}
 		inv.set(models(2, id))

@@ -309,7 +309,7 @@ func TestReadIsInterrupted(t *testing.T) {
 			p.hush()
 			spec := tunnelOpen()
 			spec.BodyLength = 100
-			spec.TimeoutMs = 45_000
+			spec.TimeoutMs = 40_000
 			p.send(wire.TypeOpen, 1, spec)
 			p.sendBytes(wire.TypeBody, 1, make([]byte, 10))
 			c.end(p)

@@ -127,7 +127,7 @@ func TestStalledClients(t *testing.T) {
 
 // Both ends flood each other through the smallest buffers while nobody consumes; then all consume.
 func TestBackPressureBothWays(t *testing.T) {
-	const runs, size = 16, 256 << 10
+	const runs, size = 8, 192 << 10
 	for _, buffer := range []int{0, 4096} {
 		synctest.Test(t, func(t *testing.T) {
 			gate := make(chan struct{})
@@ -191,7 +191,7 @@ func TestLinkStallsTwelveSeconds(t *testing.T) {
 		var link *fakeLink
 		r := newRigWith(t, echo, rigOptions{wrap: func(c net.Conn) net.Conn { link = newFakeLink(c, 64<<10, 1<<20); return link }})
 		s := r.session()
-		body := bytes.Repeat([]byte{'e'}, 512<<10)
+		body := bytes.Repeat([]byte{'e'}, 300<<10)
 		var wg sync.WaitGroup
 		for range 8 {
 			run := open(t, s, body)
@@ -277,7 +277,7 @@ func TestSlowLinkUpload(t *testing.T) {
 func TestCancelInABlockedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var link *fakeLink
-		r := newRigWith(t, flood(256<<10), rigOptions{wrap: func(c net.Conn) net.Conn { link = newFakeLink(c, 8<<10, 0); return link }})
+		r := newRigWith(t, flood(100<<10), rigOptions{wrap: func(c net.Conn) net.Conn { link = newFakeLink(c, 8<<10, 0); return link }})
 		s := r.session()
 		link.stall()
 		var list []*Run
@@ -293,7 +293,7 @@ func TestCancelInABlockedWrite(t *testing.T) {
 				if end.Outcome != execution.Cancelled || end.Code != execution.CodeClientGone {
 					t.Errorf("the cancelled run ended as %+v", end)
 				}
-			} else if end.Outcome != execution.Completed || len(got) != 256<<10 {
+			} else if end.Outcome != execution.Completed || len(got) != 100<<10 {
 				t.Errorf("run %d: %d bytes, %+v", i, len(got), end)
 			}
 		}

@@ -50,7 +50,7 @@ func TestManyRunsAtOnce(t *testing.T) {
 	defer r.close()
 	s := r.session()
 	var wg sync.WaitGroup
-	for i := range 200 {
+	for i := range 100 {
 		wg.Go(func() {
 			body := bytes.Repeat([]byte{byte(i)}, 1000*i)
 			run, err := s.Open(OpenSpec{Open: tunnelOpen(), Body: body})
