@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -144,7 +145,7 @@ func (s *NodeSession) Draining() bool {
 // the limit of a frame: in each case nothing was sent.
 func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 	spec.Open.BodyLength = uint64(len(spec.Body))
-	payload, err := proto.Marshal(spec.Open)
+	payload, err := encode(spec.Open)
 	if err != nil {
 		return nil, fmt.Errorf("encode OPEN: %w", err)
 	}
@@ -349,16 +350,20 @@ func (s *NodeSession) drainFrameLocked(payload []byte) error {
 	return nil
 }
 
-// hookLocked calls one of the Directory's methods once the lock is released.
+// hookLocked calls one of the Directory's methods once the lock is released. The reader waits for it, but lends it no
+// stack: what the Directory does (it logs, above all) would double the stack of each idle Node for good.
 func (s *NodeSession) hookLocked(f func(*NodeSession)) {
 	s.link.after = append(s.link.after, func() {
 		s.hooks <- struct{}{}
 		defer func() { <-s.hooks }()
 		select {
 		case <-s.link.done:
+			return
 		default:
-			f(s)
 		}
+		var wg sync.WaitGroup
+		wg.Go(func() { f(s) })
+		wg.Wait()
 	})
 }
 

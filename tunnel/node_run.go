@@ -112,7 +112,7 @@ var phasePayloads = []byte{0, 1, 2, 3, 4, 5}
 
 // Head sends the answer's head. It must come once, before Write.
 func (r *NodeRun) Head(h *wire.Head) error {
-	payload, err := proto.Marshal(h)
+	payload, err := encode(h)
 	if err != nil {
 		return fmt.Errorf("encode HEAD: %w", err)
 	}

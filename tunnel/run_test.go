@@ -378,6 +378,32 @@ func TestHandlersThatMisbehave(t *testing.T) {
 	}
 }
 
+// HTTP lets a header carry any bytes: an odd one is replaced, and costs no run.
+func TestHeadersThatAreNotUTF8(t *testing.T) {
+	r := newRig(t, false, func(_ context.Context, run *NodeRun) {
+		asked := run.Open().GetProviderTunnel()
+		_ = run.Head(&wire.Head{Status: 200, Headers: append(asked.Headers, &wire.Header{Name: "x-answer", Value: "caf\xe9"})})
+		run.End(execution.Terminal{Outcome: execution.Completed})
+	})
+	s := r.session()
+	spec := tunnelOpen()
+	spec.SessionId = "odd\xff"
+	spec.GetProviderTunnel().Headers = []*wire.Header{{Name: "x-question", Value: "\xfcber"}}
+	run, err := s.Open(OpenSpec{Open: spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, end := collect(t, run)
+	if end.Outcome != execution.Completed || len(head.GetHeaders()) != 2 || head.Headers[0].Value != "\uFFFDber" || head.Headers[1].Value != "caf\uFFFD" {
+		t.Errorf("%v, %+v", head, end)
+	}
+	if spec.SessionId != "odd\xff" {
+		t.Error("the caller's message was changed")
+	}
+	r.close()
+	r.checkEmpty()
+}
+
 // A handler that does not stop when it is told: the Node ends the run for it, in less time than the Edge waits.
 func TestHandlerThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
