@@ -200,6 +200,11 @@ func (z *edgeFuzz) edgeDoes(s *script, op byte) {
 			r.Cancel(execution.CodeClientGone, "fuzz")
 		case 28:
 			r.Abandon(execution.CodeClientGone, "fuzz")
+		case 31:
+			r.Direct(func() bool {
+				_, _, ok := r.TakeData()
+				return ok
+			})
 		default:
 			z.take(r)
 		}
