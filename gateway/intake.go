@@ -14,10 +14,12 @@ import (
 )
 
 const (
-	// bodySilence is how long a client may send nothing while its body is awaited.
-	bodySilence = time.Minute
-	// chunkedStart is the first buffer for a body of unknown length.
-	chunkedStart = 64 << 10
+	// Each bodyWindow must bring bodyStep bytes of a body, or its end: a client that sends less holds memory that others
+	// want. It is far below what any link carries that a prompt is sent over.
+	bodyWindow = time.Minute
+	bodyStep   = 64 << 10
+	// firstBuffer is what a body gets before its first byte; most need no more.
+	firstBuffer = 64 << 10
 	// budgetWait is what a client is told to wait when too many bodies are in memory.
 	budgetWait = 5 * time.Second
 	// maxHeaderValue bounds a forwarded header, in bytes.
@@ -54,7 +56,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	rc := http.NewResponseController(w)
 	in := slowReader{from: r.Body, rc: rc}
 	var err error
-	if r.ContentLength > 0 {
+	if r.ContentLength > 0 && r.ContentLength <= firstBuffer {
 		held = r.ContentLength
 		if !s.bodies.take(held) {
 			return nil, 0, openai.Overloaded(budgetWait)
@@ -67,40 +69,54 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 			_, _ = in.Read(one[:])
 		}
 	} else {
-		body, held, err = s.readChunked(&in)
+		body, held, err = s.readGrowing(&in, r.ContentLength)
 	}
 	_ = rc.SetReadDeadline(time.Time{})
 	if err != nil {
 		if e, ok := errors.AsType[*openai.Error](err); ok {
 			return nil, held, e
 		}
-		return nil, held, openai.InvalidRequest("", "The request body ended early, or stalled for more than a minute.")
+		return nil, held, openai.InvalidRequest("", "The request body ended early, or came too slowly: each minute must bring 64 KiB of it.")
 	}
 	return body, held, nil
 }
 
-// readChunked reads a body of unknown length into a buffer that grows, and pays the budget before it does.
-func (s *Server) readChunked(in io.Reader) (body []byte, held int64, err error) {
-	size := min(int64(chunkedStart), s.cfg.MaxBodyBytes+1)
+// readGrowing reads a body into a buffer that grows as bytes arrive, and pays the budget before it does: a length that
+// was only announced costs nothing. length is -1 if unknown.
+func (s *Server) readGrowing(in io.Reader, length int64) (body []byte, held int64, err error) {
+	limit := s.cfg.MaxBodyBytes + 1 // one byte more shows that there is more
+	if length > 0 {
+		limit = length
+	}
+	size := min(int64(firstBuffer), limit)
 	if !s.bodies.take(size) {
 		return nil, 0, openai.Overloaded(budgetWait)
 	}
 	held, body = size, make([]byte, 0, size)
 	for {
-		n, err := in.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
+		var one [1]byte
+		room := body[len(body):cap(body)]
+		if len(room) == 0 {
+			room = one[:] // the end, if length was true
+		}
+		n, err := in.Read(room)
+		if cap(body) > len(body) {
+			body = body[:len(body)+n]
+		}
 		switch {
 		case int64(len(body)) > s.cfg.MaxBodyBytes:
 			return nil, held, openai.RequestTooLarge(s.cfg.MaxBodyBytes)
+		case err == io.EOF && length > 0 && int64(len(body)) < length:
+			return nil, held, io.ErrUnexpectedEOF
 		case err == io.EOF:
 			return body, held, nil
 		case err != nil:
 			return nil, held, err
 		}
-		if len(body) < cap(body) {
+		if len(body) < cap(body) || int64(cap(body)) >= limit {
 			continue
 		}
-		more := min(int64(cap(body)), s.cfg.MaxBodyBytes+1-int64(cap(body)))
+		more := min(int64(cap(body)), limit-int64(cap(body)))
 		if !s.bodies.take(more) {
 			return nil, held, openai.Overloaded(budgetWait)
 		}
@@ -109,19 +125,22 @@ func (s *Server) readChunked(in io.Reader) (body []byte, held int64, err error) 
 	}
 }
 
-// slowReader gives each read of a body bodySilence to bring something, but moves the deadline only now and then.
+// slowReader gives each bodyStep of a body bodyWindow to arrive.
 type slowReader struct {
 	from io.Reader
 	rc   *http.ResponseController
-	set  time.Time
+	set  time.Time // when the present window began
+	got  int       // bytes since then
 }
 
 func (s *slowReader) Read(p []byte) (int, error) {
-	if now := time.Now(); now.Sub(s.set) > bodySilence/8 {
-		s.set = now
-		_ = s.rc.SetReadDeadline(now.Add(bodySilence)) // every writer of net/http's can
+	if s.set.IsZero() || s.got >= bodyStep {
+		s.set, s.got = time.Now(), 0
+		_ = s.rc.SetReadDeadline(s.set.Add(bodyWindow)) // every writer of net/http's can
 	}
-	return s.from.Read(p)
+	n, err := s.from.Read(p)
+	s.got += n
+	return n, err
 }
 
 // look finds the model in the body, and what else the Edge must know.
