@@ -79,12 +79,14 @@ func (r *Run) Take() (b Batch, ok bool) {
 	return b, ok
 }
 
-// TakeData is Take for a batch that holds Data and nothing else; ok is false if there is more to it, or nothing.
+// TakeData is Take for a batch that holds Data and nothing else; ok is false if there is more to it, or nothing, or so
+// much that the Node could be out of credit: that of a batch is given back by the next call, and after this one nobody
+// is bound to call again before more has arrived.
 func (r *Run) TakeData() (data []byte, atBorder, ok bool) {
 	l := r.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r.head != nil || r.terminal != nil || len(r.rx.buf) == 0 {
+	if r.head != nil || r.terminal != nil || len(r.rx.buf) == 0 || len(r.rx.buf) >= r.rx.window/4 {
 		return nil, false, false
 	}
 	r.consumedLocked(r.lent)
