@@ -111,16 +111,6 @@ func (a *answer) end(t *testing.T, within time.Duration) *answer {
 	return a
 }
 
-// running reports whether the answer has not ended.
-func (a *answer) running() bool {
-	select {
-	case <-a.done:
-		return false
-	default:
-		return true
-	}
-}
-
 func (a *answer) String() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
