@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -350,20 +349,16 @@ func (s *NodeSession) drainFrameLocked(payload []byte) error {
 	return nil
 }
 
-// hookLocked calls one of the Directory's methods once the lock is released. The reader waits for it, but lends it no
-// stack: what the Directory does (it logs, above all) would double the stack of each idle Node for good.
+// hookLocked calls one of the Directory's methods once the lock is released.
 func (s *NodeSession) hookLocked(f func(*NodeSession)) {
 	s.link.after = append(s.link.after, func() {
 		s.hooks <- struct{}{}
 		defer func() { <-s.hooks }()
 		select {
 		case <-s.link.done:
-			return
 		default:
+			f(s)
 		}
-		var wg sync.WaitGroup
-		wg.Go(func() { f(s) })
-		wg.Wait()
 	})
 }
 
@@ -434,7 +429,7 @@ func (s *NodeSession) refreshLocked(payload []byte) error {
 
 func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
 	for _, p := range page.Providers {
-		if p.Id == "" || len(p.Id) > maxNameBytes || len(p.Adapter) > maxNameBytes {
+		if p.Id == "" || max(len(p.Id), len(p.Adapter)) > maxNameBytes || !plain(p.Id) || !plain(p.Adapter) {
 			return fmt.Errorf("a provider without a usable id")
 		}
 		if p.Capacity == 0 || p.Capacity > maxCapacity {
@@ -447,6 +442,9 @@ func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
 	for _, m := range page.Models {
 		if m.Id == "" || max(len(m.Id), len(m.Provider), len(m.OwnedBy)) > maxNameBytes {
 			return fmt.Errorf("a model without a usable id")
+		}
+		if !plain(m.Id) || !plain(m.Provider) || !plain(m.OwnedBy) {
+			continue // the provider's fault, not the Node's
 		}
 		info.Models = append(info.Models, ModelInfo{
 			Provider: execution.ProviderID(m.Provider), ID: m.Id, Created: m.Created, OwnedBy: m.OwnedBy,
