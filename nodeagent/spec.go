@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"iop/execution"
@@ -180,7 +181,7 @@ func validModel(m string) bool {
 		return false
 	}
 	for _, r := range m {
-		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+		if !unicode.IsPrint(r) || r == '\uFFFD' {
 			return false
 		}
 	}

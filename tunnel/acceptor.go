@@ -270,14 +270,14 @@ func checkRegister(r *wire.RegisterRequest) error {
 	switch {
 	case !spoken:
 		return fmt.Errorf("protocol_versions: %v, and this Edge speaks %d", r.ProtocolVersions, wire.ProtocolVersion)
-	case r.BootId == "" || len(r.BootId) > maxNameBytes:
-		return fmt.Errorf("boot_id: missing or over %d bytes", maxNameBytes)
+	case r.BootId == "" || len(r.BootId) > maxNameBytes || !plain(r.BootId):
+		return fmt.Errorf("boot_id: missing, over %d bytes or unprintable", maxNameBytes)
 	case len(r.Labels) > maxLabels:
 		return fmt.Errorf("labels: %d, over %d", len(r.Labels), maxLabels)
 	}
 	for k, v := range r.Labels {
-		if k == "" || len(k) > maxNameBytes || len(v) > maxNameBytes {
-			return fmt.Errorf("labels: a name or value is empty or over %d bytes", maxNameBytes)
+		if k == "" || max(len(k), len(v)) > maxNameBytes || !plain(k) || !plain(v) {
+			return fmt.Errorf("labels: a name is empty, or a name or value over %d bytes or unprintable", maxNameBytes)
 		}
 	}
 	return nil

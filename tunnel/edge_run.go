@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/proto"
 
 	"iop/execution"
@@ -319,13 +320,26 @@ func (r *Run) headFrameLocked(payload []byte) error {
 	if err := proto.Unmarshal(payload, head); err != nil {
 		return err
 	}
-	if head.Status < 200 || head.Status > 599 {
-		return fmt.Errorf("status %d", head.Status)
+	if err := validHead(head); err != nil {
+		return err
 	}
 	r.headSeen = true
 	r.head = head
 	r.phase = max(r.phase, execution.PhaseProviderCalled)
 	poke(r.ready)
+	return nil
+}
+
+// validHead checks what must hold before a head may become one of HTTP.
+func validHead(h *wire.Head) error {
+	if h.Status < 200 || h.Status > 599 {
+		return fmt.Errorf("status %d", h.Status)
+	}
+	for _, f := range h.Headers {
+		if !httpguts.ValidHeaderFieldName(f.Name) || !httpguts.ValidHeaderFieldValue(f.Value) {
+			return fmt.Errorf("a malformed header field")
+		}
+	}
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -412,16 +411,4 @@ func closeStatus(code string) websocket.StatusCode {
 	default:
 		return websocket.StatusPolicyViolation
 	}
-}
-
-// truncate makes text fit for a message: at most n bytes, and UTF-8, without which it could not be encoded.
-func truncate(s string, n int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && s[n]&0xC0 == 0x80 {
-		n--
-	}
-	return s[:n]
 }

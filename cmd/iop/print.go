@@ -7,6 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -28,13 +30,23 @@ func printTable(w io.Writer, header string, rows [][]string) error {
 	fmt.Fprintln(table, strings.ReplaceAll(header, " ", "\t"))
 	for _, row := range rows {
 		for i, cell := range row {
-			if cell == "" {
+			if row[i] = onTerminal(cell); cell == "" {
 				row[i] = "-"
 			}
 		}
 		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
 	return table.Flush()
+}
+
+// onTerminal makes text fit for a terminal: names and details come from clients, Nodes and their providers.
+func onTerminal(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
 }
 
 // ago says how long ago a time was, in the largest unit that fits; empty for never.

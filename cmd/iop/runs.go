@@ -91,7 +91,7 @@ func printRunLine(w io.Writer, line []byte, asJSON bool) error {
 	row := runRow(&run)
 	row[5] = run.Started.Local().Format(time.TimeOnly)
 	for i := range row {
-		row[i] = cmp.Or(row[i], "-")
+		row[i] = cmp.Or(onTerminal(row[i]), "-")
 	}
 	_, err := fmt.Fprintf(w, "%s  %s  %-24s  %-20s  %s/%s  queue %s  took %s  tokens %s  %s\n",
 		row[5], row[0], row[1], row[2], row[3], row[4], row[6], row[7], row[8], row[9])

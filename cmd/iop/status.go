@@ -50,7 +50,7 @@ func printStatus(w io.Writer, s admin.Status) error {
 		brief(time.Duration(s.UptimeSeconds)*time.Second), s.Version)
 	fmt.Fprintf(w, "nodes    %d online, %d sessions\n", s.NodesOnline, s.Sessions)
 	fmt.Fprintf(w, "runs     %d in flight, %d of them queued\n", s.RunsInFlight, s.Queued)
-	_, err := fmt.Fprintf(w, "models   %s\n", models)
+	_, err := fmt.Fprintf(w, "models   %s\n", onTerminal(models))
 	for _, node := range s.Flapping {
 		_, err = fmt.Fprintf(w, "warning  two processes use the name %s: give one of them another\n", node)
 	}
