@@ -74,7 +74,8 @@ func TestOddNamesAreLeftOut(t *testing.T) {
 	info := models(3, func(i int) string { return fmt.Sprint("m", i) })
 	info.Models = append(info.Models,
 		ModelInfo{Provider: "p", ID: strings.Repeat("x", maxNameBytes+1)}, ModelInfo{Provider: "p", ID: "not\xffutf8"},
-		ModelInfo{Provider: "p"}, ModelInfo{ID: "no provider"}, ModelInfo{Provider: "p", ID: "last", OwnedBy: strings.Repeat("ü", 400) + "\xff"})
+		ModelInfo{Provider: "p", ID: "two\nlines"}, ModelInfo{Provider: "p", ID: "\u202eback"}, ModelInfo{Provider: "p\x1b[2J", ID: "m"},
+		ModelInfo{Provider: "p"}, ModelInfo{ID: "no provider"}, ModelInfo{Provider: "p", ID: "last", OwnedBy: strings.Repeat("ü", 400) + "\xff\n"})
 	info.Providers = append(info.Providers, ProviderInfo{ID: ""}, ProviderInfo{ID: "huge", Capacity: 1 << 40}, ProviderInfo{ID: "none", Adapter: "\xff"})
 	for i := range maxProviders {
 		info.Providers = append(info.Providers, ProviderInfo{ID: execution.ProviderID(fmt.Sprint("p", i)), Capacity: 1})

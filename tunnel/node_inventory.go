@@ -1,8 +1,6 @@
 package tunnel
 
 import (
-	"unicode/utf8"
-
 	"google.golang.org/protobuf/proto"
 
 	"iop/tunnel/wire"
@@ -90,4 +88,4 @@ func wireModels(list []ModelInfo) []*wire.Model {
 	return out
 }
 
-func usableName(s string) bool { return s != "" && len(s) <= maxNameBytes && utf8.ValidString(s) }
+func usableName(s string) bool { return s != "" && len(s) <= maxNameBytes && plain(s) }
