@@ -6,10 +6,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -28,10 +30,22 @@ type usageError struct{ error }
 func (e usageError) Unwrap() error { return e.error }
 
 func main() {
+	log.SetOutput(withoutAnswers{os.Stderr})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal ends the command in good order; from then on a signal has its usual effect, at once.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// withoutAnswers is where the standard logger writes. All of ours log through slog; but net/http's client, which takes
+// no logger, puts bytes of a provider's answer into a line here, and those have no place in a log.
+type withoutAnswers struct{ out io.Writer }
+
+func (w withoutAnswers) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("Unsolicited response")) {
+		return len(line), nil
+	}
+	return w.out.Write(line)
 }
 
 // run executes one command line and returns the exit status.

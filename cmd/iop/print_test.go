@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log"
 	"strings"
 	"testing"
 )
@@ -16,5 +17,15 @@ func TestTablesAreSafeOnATerminal(t *testing.T) {
 	}
 	if strings.ContainsAny(out.String(), "\x1b\u009b\u202e") {
 		t.Errorf("%q", out.String())
+	}
+}
+
+func TestNoAnswerInTheLog(t *testing.T) {
+	var out strings.Builder
+	logger := log.New(withoutAnswers{&out}, "", 0)
+	logger.Printf("Unsolicited response received on idle HTTP channel starting with %q; err=<nil>", "a secret answer")
+	logger.Print("http: panic serving")
+	if got := out.String(); got != "http: panic serving\n" {
+		t.Errorf("%q", got)
 	}
 }
