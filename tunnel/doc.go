@@ -5,6 +5,8 @@
 // providers, queues) stays outside: the Edge's side is met through Directory and Run, the Node's through Handler and
 // NodeRun. Nothing here dials a provider, decides who may run what, or remembers anything past the end of a session.
 //
-// Each session has two goroutines, a reader and a writer. The reader never blocks on anything but the socket; the
-// writer alone writes, with the session's life and never a run's. Everything between them is state under one lock.
+// Each session has two goroutines, a reader and a writer. The reader never blocks on anything but the socket. One
+// message is written at a time, with the session's life and never a run's: by the writer, or while the link is calm by
+// the goroutine of a Node's run that would otherwise only wake it (writeNow). Everything between them is state under
+// one lock.
 package tunnel
