@@ -80,8 +80,8 @@ type NodeSession struct {
 	drainTimer  *time.Timer
 	commands    map[uint64]chan *wire.CommandResult
 	lastCommand uint64
-	idle        []chan struct{} // closed when no run is left
-	arrived     []*Run          // body came for them in the message that is being read
+	idle        waiters // closed when no run is left
+	arrived     []*Run  // body came for them in the message that is being read
 }
 
 // Node returns the Node's name.
@@ -504,10 +504,7 @@ func (s *NodeSession) idleLocked() {
 	if len(s.runs) > 0 {
 		return
 	}
-	for _, ch := range s.idle {
-		close(ch)
-	}
-	s.idle = nil
+	s.idle.tell()
 	if s.leaving && s.link.end == nil {
 		s.link.after = append(s.link.after, func() {
 			s.link.fail(&EndError{Code: goodbyeDrained, Message: "every run of the drained session has ended"})
@@ -517,15 +514,9 @@ func (s *NodeSession) idleLocked() {
 
 // whenIdle returns a channel that is closed when no run is left.
 func (s *NodeSession) whenIdle() <-chan struct{} {
-	ch := make(chan struct{})
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
-	if len(s.runs) == 0 {
-		close(ch)
-	} else {
-		s.idle = append(s.idle, ch)
-	}
-	return ch
+	return s.idle.wait(len(s.runs) == 0)
 }
 
 func (s *NodeSession) endedLocked(end *EndError) {

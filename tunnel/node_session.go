@@ -38,7 +38,7 @@ type nodeSession struct {
 	refreshID uint64
 	unacked   uint64 // the id of a refresh under way; 0 for none
 	dirty     bool   // the inventory changed meanwhile
-	idle      []chan struct{}
+	idle      waiters
 }
 
 func (s *nodeSession) heartbeatLocked(hb *wire.Heartbeat) {
@@ -269,24 +269,15 @@ func (s *nodeSession) endSentLocked(st *stream) {
 		r.removeLocked()
 	}
 	if len(s.runs) == 0 {
-		for _, ch := range s.idle {
-			close(ch)
-		}
-		s.idle = nil
+		s.idle.tell()
 	}
 }
 
 // whenIdle returns a channel that is closed when no run is left.
 func (s *nodeSession) whenIdle() <-chan struct{} {
-	ch := make(chan struct{})
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
-	if len(s.runs) == 0 {
-		close(ch)
-	} else {
-		s.idle = append(s.idle, ch)
-	}
-	return ch
+	return s.idle.wait(len(s.runs) == 0)
 }
 
 func (s *nodeSession) endedLocked(end *EndError) {

@@ -266,3 +266,24 @@ func (r *ring) pushFront(s *stream) {
 	}
 	r.head = front
 }
+
+// waiters are told once that something has come about. Its zero value is ready; it is guarded by the link's mutex.
+type waiters []chan struct{}
+
+// wait returns a channel that is closed by the next tell, or already if it has come about.
+func (w *waiters) wait(already bool) <-chan struct{} {
+	ch := make(chan struct{})
+	if already {
+		close(ch)
+	} else {
+		*w = append(*w, ch)
+	}
+	return ch
+}
+
+func (w *waiters) tell() {
+	for _, ch := range *w {
+		close(ch)
+	}
+	*w = nil
+}
