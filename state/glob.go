@@ -14,9 +14,9 @@ const maxGlobLength = 256
 // package path also for '/', because model names have it in the middle ("meta-llama/Llama-3"). '?' stands for one
 // character. All else stands for itself; letters count as they are written.
 
-// checkGlob refuses what can't be a pattern, and the signs that other glob languages give a meaning: a class or an
+// CheckGlob refuses what can't be a pattern, and the signs that other glob languages give a meaning: a class or an
 // escape that silently matched nothing would be a permission that nobody gets.
-func checkGlob(pattern string) error {
+func CheckGlob(pattern string) error {
 	switch {
 	case pattern == "":
 		return fmt.Errorf("a pattern must not be empty")
@@ -36,9 +36,9 @@ func checkGlob(pattern string) error {
 	return nil
 }
 
-// matchGlob reports whether the pattern matches all of s. It is linear in practice and at worst len(pattern)*len(s):
+// MatchGlob reports whether the pattern matches all of s. It is linear in practice and at worst len(pattern)*len(s):
 // after a mismatch only the last '*' can be made longer.
-func matchGlob(pattern, s string) bool {
+func MatchGlob(pattern, s string) bool {
 	star, mark := -1, 0 // the last '*', and where in s what it covers ends
 	p, i := 0, 0
 	for i < len(s) {

@@ -61,7 +61,7 @@ func (k *Key) AllowsModel(model string) bool {
 	if len(k.Routes) == 0 {
 		return true
 	}
-	return slices.ContainsFunc(k.Routes, func(pattern string) bool { return matchGlob(pattern, model) })
+	return slices.ContainsFunc(k.Routes, func(pattern string) bool { return MatchGlob(pattern, model) })
 }
 
 // mintAttempts bounds the tries to find a free id. Two in a row that are taken don't happen by chance.

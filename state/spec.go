@@ -45,7 +45,7 @@ func (s *KeySpec) check(now time.Time) error {
 		return fault("routes", "at most %d patterns", maxRoutes)
 	}
 	for _, pattern := range s.Routes {
-		if err := checkGlob(pattern); err != nil {
+		if err := CheckGlob(pattern); err != nil {
 			return fault("routes", "%v", err)
 		}
 	}

@@ -95,7 +95,7 @@ func TestAllowsModel(t *testing.T) {
 		{"a.b", []string{"a.b"}, []string{"axb"}},
 	}
 	for _, test := range tests {
-		if err := checkGlob(test.pattern); err != nil {
+		if err := CheckGlob(test.pattern); err != nil {
 			t.Errorf("pattern %q: %v", test.pattern, err)
 		}
 		key := Key{Routes: []string{test.pattern}}
@@ -122,10 +122,10 @@ func TestAllowsModel(t *testing.T) {
 // A pattern that makes backtracking matchers take exponential time.
 func TestGlobIsNotExponential(t *testing.T) {
 	pattern, model := strings.Repeat("*a", 100)+"b", strings.Repeat("a", 1000)
-	if matchGlob(pattern, model) {
+	if MatchGlob(pattern, model) {
 		t.Error("matches")
 	}
-	if !matchGlob(pattern, model+"b") {
+	if !MatchGlob(pattern, model+"b") {
 		t.Error("does not match")
 	}
 }

@@ -1,0 +1,9 @@
+// Package route says what a client's model name means: which targets serve it, in which order and by which policy, who
+// may use it, how long each phase may take, and what becomes of its parameters.
+//
+// A Table is what an iop.yaml says, or without one that every model that a Node advertises is a route of its own. Tables
+// are immutable: a reload makes a new one, and a file with a fault makes none.
+//
+// The room reads configuration and answers questions about it. It knows no session, no load and no request: which of a
+// route's targets runs something is admission's to decide.
+package route

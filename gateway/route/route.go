@@ -1,0 +1,183 @@
+package route
+
+import (
+	"time"
+
+	"iop/execution"
+	"iop/state"
+)
+
+// Policy is how a target is picked among those of a group that have room. The zero value is LeastBusy.
+type Policy uint8
+
+// The policies.
+const (
+	LeastBusy      Policy = iota // the greatest share of free capacity
+	Weighted                     // in proportion to the targets' weights
+	LowestWait                   // the least expected time to the answer, from what each target took lately
+	WarmFirst                    // a target that has the model loaded, then the least busy
+	PrefixAffinity               // where the same conversation or prompt prefix ran before, then the least busy
+)
+
+var policyNames = [...]string{"least_busy", "weighted", "lowest_wait", "warm_first", "prefix_affinity"}
+
+// String returns the policy's name as it stands in iop.yaml, logs and metrics.
+func (p Policy) String() string {
+	if int(p) < len(policyNames) {
+		return policyNames[p]
+	}
+	return "unknown"
+}
+
+// Route is what a model name means. It is immutable.
+type Route struct {
+	// Name is the model name that clients use, and what logs, metrics and usage call the route.
+	Name    string
+	Aliases []string
+	// Advertised: the route stands in no file. Whatever provider of whatever Node offers a model of this name is a
+	// target, and there are no Groups.
+	Advertised bool
+	// Groups are tried in order: a later one is used when no target of the earlier ones can take the run.
+	Groups []Group
+	Policy Policy
+	// Principals are globs of who may use the route; none: everyone.
+	Principals []string
+	Retry      Retry
+	Timeouts   Timeouts
+	QueueLimit int // requests that wait for the route; 0: the Edge's default
+	Parameters Parameters
+	// RenameModel: answers carry the model name that the client used in place of the provider's.
+	RenameModel bool
+}
+
+// Allows reports whether a principal may use the route.
+func (r *Route) Allows(principal string) bool {
+	if len(r.Principals) == 0 {
+		return true
+	}
+	for _, pattern := range r.Principals {
+		if state.MatchGlob(pattern, principal) {
+			return true
+		}
+	}
+	return false
+}
+
+// When says what lets a group be used. The zero value is WhenFull.
+type When uint8
+
+// When a later group is used.
+const (
+	WhenFull When = iota // no target of the earlier groups has room now
+	WhenDown             // no target of the earlier groups is in service: offline, drained, unhealthy or cut off by its breaker
+)
+
+// Group is a set of targets of equal rank.
+type Group struct {
+	When    When // of no meaning for the first group
+	Targets []Target
+}
+
+// Target selects providers of Nodes, and says what the model is called there.
+type Target struct {
+	Node     string            // glob of the Node's name; empty: any
+	Labels   map[string]string // all of which the Node must have
+	Provider string            // glob of the provider's id; empty: any
+	Model    string            // the name that the provider knows; never empty
+	Weight   int               // at least 1
+}
+
+// Matches reports whether a provider of a Node is selected. Whether it serves the model is another question.
+func (t *Target) Matches(node execution.NodeID, labels map[string]string, provider execution.ProviderID) bool {
+	if t.Node != "" && !state.MatchGlob(t.Node, string(node)) {
+		return false
+	}
+	if t.Provider != "" && !state.MatchGlob(t.Provider, string(provider)) {
+		return false
+	}
+	for name, value := range t.Labels {
+		if got, ok := labels[name]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Retry says which failures of a provider are answered by another target, as long as no byte of an answer has reached
+// the client. What never reached a provider is dispatched again whatever this says.
+type Retry struct {
+	Attempts int // further targets to try; 0: none
+	On       RetryOn
+}
+
+// RetryOn is a set of kinds of failure.
+type RetryOn uint8
+
+// The kinds of failure.
+const (
+	RetryUnreachable RetryOn = 1 << iota // the provider could not be reached
+	RetryOverloaded                      // it answered 429 or 503
+	RetryGateway                         // it answered 502 or 504
+	RetryLost                            // the session to the Node was lost
+	RetryServerError                     // it answered 500
+)
+
+// DefaultRetry is once more, on another target, for whatever says that the provider did not do the work.
+var DefaultRetry = Retry{Attempts: 1, On: RetryUnreachable | RetryOverloaded | RetryGateway | RetryLost}
+
+// Timeouts are how long the phases of a request may take; 0: the Edge's default, or no limit where it has none.
+type Timeouts struct {
+	Queue         time.Duration // waiting for a place
+	FirstByte     time.Duration // from the provider's call to the first byte of its answer's body
+	BetweenChunks time.Duration // silence in an answer
+	Total         time.Duration // from the request's arrival to its end
+}
+
+// Parameters are what a route does to the parameters of a request.
+type Parameters struct {
+	// Defaults are put in where the client gave none.
+	Defaults []Default
+	// Caps bound what the client gave. A cap of max_tokens holds for each name that operations have for it, and is put
+	// in where the client gave none.
+	Caps []Cap
+}
+
+// Default is a parameter's value where the client gave none.
+type Default struct {
+	Name  string
+	Value string // JSON
+}
+
+// Cap is the greatest value of a numeric parameter.
+type Cap struct {
+	Name string
+	Max  float64
+}
+
+// Table is a set of routes. It is immutable and for any goroutine.
+type Table struct {
+	routes     []*Route
+	byName     map[string]*Route // names and aliases
+	advertised bool              // models that no route names are routes of their own
+}
+
+// Advertised returns the Table of an Edge without a file: every model that a Node advertises is a route.
+func Advertised() *Table { return &Table{advertised: true} }
+
+// Resolve returns the route of a model name, nil if it can't be one. For a model that no route names the Table can't
+// know whether a Node advertises it: admission does.
+func (t *Table) Resolve(model string) *Route {
+	if r := t.byName[model]; r != nil {
+		return r
+	}
+	if t.advertised {
+		return &Route{Name: model, Advertised: true, Retry: DefaultRetry}
+	}
+	return nil
+}
+
+// Routes returns the routes of the file, in its order.
+func (t *Table) Routes() []*Route { return t.routes }
+
+// ServesAdvertised reports whether models that no route names are routes of their own.
+func (t *Table) ServesAdvertised() bool { return t.advertised }
