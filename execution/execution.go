@@ -105,7 +105,7 @@ const (
 	CodeUnsupported                     // rejected: the Node can't do that kind of run or that operation
 	CodeBadRequest                      // rejected: the run request is malformed
 	CodeProviderUnreachable             // failed: connect refused, no route, DNS; the provider can't have seen the request
-	CodeProviderError                   // failed: the provider broke the exchange before its head
+	CodeProviderError                   // failed: the provider broke the exchange before its head, or reported an error in its stream
 	CodeProviderTimeout                 // failed: a phase timeout towards the provider
 	CodeProviderTruncated               // failed: the answer ended without its terminal, or was cut
 	CodeProviderRedirect                // failed: the provider answered with a redirect, which is never followed
@@ -144,14 +144,17 @@ func name(names []string, i uint8) string {
 	return fmt.Sprintf("unknown_%d", i)
 }
 
-// Usage is what a run consumed, in tokens, as the provider reported it. The zero value means that nothing is known.
+// Usage is what a run consumed, in tokens, as the provider reported it or, if Estimated, as the Node counted it. The zero value means that nothing is known.
 type Usage struct {
 	Input     int64 `json:"input_tokens"`
 	Output    int64 `json:"output_tokens"`
 	Cached    int64 `json:"cached_tokens,omitempty"`    // part of Input
 	Reasoning int64 `json:"reasoning_tokens,omitempty"` // part of Output
-	// Known is set when the provider reported usage: zero tokens and no report are different things.
+	// Known is set when there is something to go by: zero tokens and no report are different things.
 	Known bool `json:"known"`
+	// Estimated is set, beside Known, when the numbers are not the provider's: a run that ended early had only its
+	// events counted.
+	Estimated bool `json:"estimated,omitempty"`
 }
 
 // Timings are durations measured on the Node against its monotonic clock.
@@ -170,4 +173,7 @@ type Terminal struct {
 	Detail  string
 	Usage   Usage
 	Timings Timings
+	// Told is set, with Failed, when the client already has the provider's own error in its answer: whoever writes the
+	// answer's end adds nothing to it, no error and no terminal event.
+	Told bool
 }

@@ -374,9 +374,10 @@ func parseEnd(payload []byte) (*execution.Terminal, error) {
 			FirstByte: time.Duration(end.FirstByteUs) * time.Microsecond,
 			Provider:  time.Duration(end.ProviderUs) * time.Microsecond,
 		},
+		Told: end.Told && end.Outcome == uint32(execution.Failed),
 	}
 	if u := end.Usage; u != nil {
-		t.Usage = execution.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Reasoning: u.Reasoning, Known: true}
+		t.Usage = execution.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Reasoning: u.Reasoning, Known: true, Estimated: u.Estimated}
 	}
 	return t, nil
 }

@@ -33,6 +33,7 @@ type ModelInfo struct {
 	ID       string
 	Created  int64 // Unix seconds, 0 if unknown
 	OwnedBy  string
+	Loaded   bool // it is in memory: a run of it need not wait for a load
 }
 
 // ProviderInfo is one provider of a Node, as the Node describes it.
@@ -447,7 +448,7 @@ func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
 			continue // the provider's fault, not the Node's
 		}
 		info.Models = append(info.Models, ModelInfo{
-			Provider: execution.ProviderID(m.Provider), ID: m.Id, Created: m.Created, OwnedBy: m.OwnedBy,
+			Provider: execution.ProviderID(m.Provider), ID: m.Id, Created: m.Created, OwnedBy: m.OwnedBy, Loaded: m.Loaded,
 		})
 	}
 	if len(info.Providers) > maxProviders || len(info.Models) > maxModels {

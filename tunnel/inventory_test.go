@@ -36,7 +36,7 @@ func (i *inventory) set(info *NodeInfo) {
 func models(n int, id func(int) string) *NodeInfo {
 	info := &NodeInfo{Providers: []ProviderInfo{{ID: "p", Adapter: "openai", Capacity: 1}}}
 	for i := range n {
-		info.Models = append(info.Models, ModelInfo{Provider: "p", ID: id(i), Created: int64(i), OwnedBy: "o"})
+		info.Models = append(info.Models, ModelInfo{Provider: "p", ID: id(i), Created: int64(i), OwnedBy: "o", Loaded: i%2 == 1})
 	}
 	return info
 }
@@ -51,7 +51,7 @@ func TestLargestInventory(t *testing.T) {
 		r := newRigWith(t, echo, rigOptions{supervisor: func(cfg *SupervisorConfig) { cfg.Describe = inv.describe }})
 		s := r.session()
 		info := s.Info()
-		if len(info.Models) != n || info.Models[n-1].ID != id(n-1) || info.Models[7].Created != 7 || len(info.Providers) != 1 {
+		if len(info.Models) != n || info.Models[n-1].ID != id(n-1) || info.Models[7].Created != 7 || !info.Models[7].Loaded || info.Models[8].Loaded || len(info.Providers) != 1 {
 			t.Errorf("%s: %d models, %d providers", name, len(info.Models), len(info.Providers))
 		}
 		inv.set(models(2, id))

@@ -82,7 +82,7 @@ func wireModels(list []ModelInfo) []*wire.Model {
 	out := make([]*wire.Model, 0, len(list))
 	for _, m := range list {
 		if usableName(m.ID) && usableName(string(m.Provider)) && len(out) < maxModels {
-			out = append(out, &wire.Model{Provider: string(m.Provider), Id: m.ID, Created: m.Created, OwnedBy: truncate(m.OwnedBy, maxNameBytes)})
+			out = append(out, &wire.Model{Provider: string(m.Provider), Id: m.ID, Created: m.Created, OwnedBy: truncate(m.OwnedBy, maxNameBytes), Loaded: m.Loaded})
 		}
 	}
 	return out

@@ -234,9 +234,10 @@ func encodeEnd(t execution.Terminal, phase execution.Phase) *wire.End {
 		AdmissionUs: t.Timings.Admission.Microseconds(),
 		FirstByteUs: t.Timings.FirstByte.Microseconds(),
 		ProviderUs:  t.Timings.Provider.Microseconds(),
+		Told:        t.Told && t.Outcome == execution.Failed,
 	}
 	if u := t.Usage; u.Known {
-		end.Usage = &wire.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Reasoning: u.Reasoning}
+		end.Usage = &wire.Usage{Input: u.Input, Output: u.Output, Cached: u.Cached, Reasoning: u.Reasoning, Estimated: u.Estimated}
 	}
 	return end
 }

@@ -169,14 +169,17 @@ func TestTake(t *testing.T) {
 		t.Errorf("nothing new, at a border still: %+v", b)
 	}
 	p.sendBytes(wire.TypeBody, 1, []byte("tail"))
-	p.send(wire.TypeEnd, 1, &wire.End{Outcome: 1, Detail: strings.Repeat("d", 600), Usage: &wire.Usage{Input: 3, Output: 4, Cached: 1, Reasoning: 2}, ProviderUs: 5000})
+	p.send(wire.TypeEnd, 1, &wire.End{Outcome: 1, Detail: strings.Repeat("d", 600), Usage: &wire.Usage{Input: 3, Output: 4, Cached: 1, Reasoning: 2, Estimated: true}, ProviderUs: 5000, Told: true})
 	seen()
 	b, ok = run.Take()
 	if !ok || string(b.Data) != "tail" || b.AtBorder || b.End == nil {
 		t.Fatalf("%+v", b)
 	}
-	if u := b.End.Usage; u != (execution.Usage{Input: 3, Output: 4, Cached: 1, Reasoning: 2, Known: true}) || len(b.End.Detail) != wire.MaxDetail || b.End.Timings.Provider != 5*time.Millisecond {
+	if u := b.End.Usage; u != (execution.Usage{Input: 3, Output: 4, Cached: 1, Reasoning: 2, Known: true, Estimated: true}) || len(b.End.Detail) != wire.MaxDetail || b.End.Timings.Provider != 5*time.Millisecond {
 		t.Errorf("end %+v", b.End)
+	}
+	if b.End.Told {
+		t.Error("told of a failure that there was not")
 	}
 	if _, ok = run.Take(); ok {
 		t.Error("something after the end")

@@ -996,11 +996,13 @@ func (x *NodeRefresh) GetModels() []*Model {
 
 // Model is one model that a provider serves now.
 type Model struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Provider      string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
-	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Created       int64                  `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
-	OwnedBy       string                 `protobuf:"bytes,4,opt,name=owned_by,json=ownedBy,proto3" json:"owned_by,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
+	Id       string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Created  int64                  `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
+	OwnedBy  string                 `protobuf:"bytes,4,opt,name=owned_by,json=ownedBy,proto3" json:"owned_by,omitempty"`
+	// It is in memory: a run of it need not wait for a load.
+	Loaded        bool `protobuf:"varint,5,opt,name=loaded,proto3" json:"loaded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1061,6 +1063,13 @@ func (x *Model) GetOwnedBy() string {
 		return x.OwnedBy
 	}
 	return ""
+}
+
+func (x *Model) GetLoaded() bool {
+	if x != nil {
+		return x.Loaded
+	}
+	return false
 }
 
 // RefreshAck acknowledges a Refresh.
@@ -1977,8 +1986,11 @@ type ProviderTunnelRequest struct {
 	// Phase timeouts of the route; 0 for none.
 	FirstByteTimeoutMs uint32 `protobuf:"varint,7,opt,name=first_byte_timeout_ms,json=firstByteTimeoutMs,proto3" json:"first_byte_timeout_ms,omitempty"`
 	IdleTimeoutMs      uint32 `protobuf:"varint,8,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The name that the answer bears: where it is set, the model that the answer and each of its events name is replaced
+	// by it. Empty: the answer is left as it is.
+	AnswerModel   string `protobuf:"bytes,9,opt,name=answer_model,json=answerModel,proto3" json:"answer_model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProviderTunnelRequest) Reset() {
@@ -2065,6 +2077,13 @@ func (x *ProviderTunnelRequest) GetIdleTimeoutMs() uint32 {
 		return x.IdleTimeoutMs
 	}
 	return 0
+}
+
+func (x *ProviderTunnelRequest) GetAnswerModel() string {
+	if x != nil {
+		return x.AnswerModel
+	}
+	return ""
 }
 
 // RunRequest is a normalized run: the Node's adapter makes the provider's request of the run input in BODY.
@@ -2665,11 +2684,13 @@ func (x *Finish) GetReason() string {
 
 // Usage is what the provider reported.
 type Usage struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Input         int64                  `protobuf:"varint,1,opt,name=input,proto3" json:"input,omitempty"`
-	Output        int64                  `protobuf:"varint,2,opt,name=output,proto3" json:"output,omitempty"`
-	Cached        int64                  `protobuf:"varint,3,opt,name=cached,proto3" json:"cached,omitempty"`
-	Reasoning     int64                  `protobuf:"varint,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Input     int64                  `protobuf:"varint,1,opt,name=input,proto3" json:"input,omitempty"`
+	Output    int64                  `protobuf:"varint,2,opt,name=output,proto3" json:"output,omitempty"`
+	Cached    int64                  `protobuf:"varint,3,opt,name=cached,proto3" json:"cached,omitempty"`
+	Reasoning int64                  `protobuf:"varint,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
+	// Not the provider's word: counted by the Node from what had passed when the run ended.
+	Estimated     bool `protobuf:"varint,5,opt,name=estimated,proto3" json:"estimated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2730,6 +2751,13 @@ func (x *Usage) GetReasoning() int64 {
 		return x.Reasoning
 	}
 	return 0
+}
+
+func (x *Usage) GetEstimated() bool {
+	if x != nil {
+		return x.Estimated
+	}
+	return false
 }
 
 // Cancel ends exactly one run (CANCEL).
@@ -2794,10 +2822,12 @@ type End struct {
 	// For logs and the operator; at most 512 bytes.
 	Detail string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
 	// Absent when the provider reported none.
-	Usage         *Usage `protobuf:"bytes,5,opt,name=usage,proto3" json:"usage,omitempty"`
-	AdmissionUs   int64  `protobuf:"varint,6,opt,name=admission_us,json=admissionUs,proto3" json:"admission_us,omitempty"`
-	FirstByteUs   int64  `protobuf:"varint,7,opt,name=first_byte_us,json=firstByteUs,proto3" json:"first_byte_us,omitempty"`
-	ProviderUs    int64  `protobuf:"varint,8,opt,name=provider_us,json=providerUs,proto3" json:"provider_us,omitempty"`
+	Usage       *Usage `protobuf:"bytes,5,opt,name=usage,proto3" json:"usage,omitempty"`
+	AdmissionUs int64  `protobuf:"varint,6,opt,name=admission_us,json=admissionUs,proto3" json:"admission_us,omitempty"`
+	FirstByteUs int64  `protobuf:"varint,7,opt,name=first_byte_us,json=firstByteUs,proto3" json:"first_byte_us,omitempty"`
+	ProviderUs  int64  `protobuf:"varint,8,opt,name=provider_us,json=providerUs,proto3" json:"provider_us,omitempty"`
+	// With outcome failed: the client has the provider's own error, in the answer. Nothing is left to be said to it.
+	Told          bool `protobuf:"varint,9,opt,name=told,proto3" json:"told,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2888,6 +2918,13 @@ func (x *End) GetProviderUs() int64 {
 	return 0
 }
 
+func (x *End) GetTold() bool {
+	if x != nil {
+		return x.Told
+	}
+	return false
+}
+
 var File_iop_proto protoreflect.FileDescriptor
 
 const file_iop_proto_rawDesc = "" +
@@ -2960,12 +2997,13 @@ const file_iop_proto_rawDesc = "" +
 	"\x05first\x18\x01 \x01(\bR\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\x125\n" +
 	"\tproviders\x18\x03 \x03(\v2\x17.iop.tunnel.v1.ProviderR\tproviders\x12,\n" +
-	"\x06models\x18\x04 \x03(\v2\x14.iop.tunnel.v1.ModelR\x06models\"h\n" +
+	"\x06models\x18\x04 \x03(\v2\x14.iop.tunnel.v1.ModelR\x06models\"\x80\x01\n" +
 	"\x05Model\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
 	"\acreated\x18\x03 \x01(\x03R\acreated\x12\x19\n" +
-	"\bowned_by\x18\x04 \x01(\tR\aownedBy\"\f\n" +
+	"\bowned_by\x18\x04 \x01(\tR\aownedBy\x12\x16\n" +
+	"\x06loaded\x18\x05 \x01(\bR\x06loaded\"\f\n" +
 	"\n" +
 	"RefreshAck\"\xc6\x01\n" +
 	"\x0eCommandRequest\x12\x0e\n" +
@@ -3033,7 +3071,7 @@ const file_iop_proto_rawDesc = "" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x14\n" +
 	"\x05route\x18\x02 \x01(\tR\x05route\x12\x12\n" +
 	"\x04slot\x18\x03 \x01(\tR\x04slot\x12\x18\n" +
-	"\aprofile\x18\x04 \x01(\tR\aprofile\"\xb2\x02\n" +
+	"\aprofile\x18\x04 \x01(\tR\aprofile\"\xd5\x02\n" +
 	"\x15ProviderTunnelRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1c\n" +
@@ -3042,7 +3080,8 @@ const file_iop_proto_rawDesc = "" +
 	"\x06stream\x18\x05 \x01(\bR\x06stream\x12%\n" +
 	"\x0ewithhold_usage\x18\x06 \x01(\bR\rwithholdUsage\x121\n" +
 	"\x15first_byte_timeout_ms\x18\a \x01(\rR\x12firstByteTimeoutMs\x12&\n" +
-	"\x0fidle_timeout_ms\x18\b \x01(\rR\ridleTimeoutMs\"\xb1\x01\n" +
+	"\x0fidle_timeout_ms\x18\b \x01(\rR\ridleTimeoutMs\x12!\n" +
+	"\fanswer_model\x18\t \x01(\tR\vanswerModel\"\xb1\x01\n" +
 	"\n" +
 	"RunRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x14\n" +
@@ -3078,15 +3117,16 @@ const file_iop_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1c\n" +
 	"\targuments\x18\x04 \x01(\tR\targuments\" \n" +
 	"\x06Finish\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"k\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x89\x01\n" +
 	"\x05Usage\x12\x14\n" +
 	"\x05input\x18\x01 \x01(\x03R\x05input\x12\x16\n" +
 	"\x06output\x18\x02 \x01(\x03R\x06output\x12\x16\n" +
 	"\x06cached\x18\x03 \x01(\x03R\x06cached\x12\x1c\n" +
-	"\treasoning\x18\x04 \x01(\x03R\treasoning\"4\n" +
+	"\treasoning\x18\x04 \x01(\x03R\treasoning\x12\x1c\n" +
+	"\testimated\x18\x05 \x01(\bR\testimated\"4\n" +
 	"\x06Cancel\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf5\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x89\x02\n" +
 	"\x03End\x12\x18\n" +
 	"\aoutcome\x18\x01 \x01(\rR\aoutcome\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\rR\x04code\x12\x14\n" +
@@ -3096,7 +3136,8 @@ const file_iop_proto_rawDesc = "" +
 	"\fadmission_us\x18\x06 \x01(\x03R\vadmissionUs\x12\"\n" +
 	"\rfirst_byte_us\x18\a \x01(\x03R\vfirstByteUs\x12\x1f\n" +
 	"\vprovider_us\x18\b \x01(\x03R\n" +
-	"providerUs*Q\n" +
+	"providerUs\x12\x12\n" +
+	"\x04told\x18\t \x01(\bR\x04told*Q\n" +
 	"\x06Health\x12\x16\n" +
 	"\x12HEALTH_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tHEALTH_OK\x10\x01\x12\x0f\n" +
