@@ -22,29 +22,47 @@ type KeySpec struct {
 	Name string // 1 to 128 printable characters; need not be unique
 
 	// Optional.
-	Owner       string    // whom the key's use counts for; empty: the key itself
-	Routes      []string  // globs of the models it may use, see Key.AllowsModel; none: all
-	RPM         int64     // requests a minute; 0: no limit
-	TPM         int64     // tokens a minute; 0: no limit
-	Concurrency int64     // runs at once; 0: no limit
-	Expires     time.Time // zero: never
+	Owner         string    // whom the key's use counts for; empty: the key itself
+	Routes        []string  // globs of the models it may use, see Key.AllowsModel; none: all
+	RPM           int64     // requests a minute; 0: no limit, as for the next three; MaxLimit at most
+	TPM           int64     // tokens a minute
+	Concurrency   int64     // runs at once
+	MonthlyTokens int64     // tokens a calendar month in UTC
+	Weight        int       // its principal's share among others', 1 to 1000; 0 stands for 1
+	Priority      int       // among its principal's requests, -100 to 100, higher first
+	Expires       time.Time // zero: never
+}
+
+// KeyChange says what to change of a key; what is nil stays as it is. A pointer to a zero value removes a limit, the
+// owner, the routes or the end.
+type KeyChange struct {
+	Name                       *string
+	Owner                      *string
+	Routes                     *[]string
+	RPM, TPM                   *int64
+	Concurrency, MonthlyTokens *int64
+	Weight, Priority           *int
+	Expires                    *time.Time
 }
 
 // Key is an API key as it is known after its creation, without its secret. Times are UTC, zero for never. It is shared
 // between goroutines: nobody may change it.
 type Key struct {
-	ID          KeyID
-	Name        string
-	Owner       string
-	Routes      []string
-	RPM         int64
-	TPM         int64
-	Concurrency int64
-	Created     time.Time
-	Expires     time.Time
-	RevokedAt   time.Time
-	RevokedBy   string
-	LastUsed    time.Time // to the minute, and up to two minutes late
+	ID            KeyID
+	Name          string
+	Owner         string
+	Routes        []string
+	RPM           int64
+	TPM           int64
+	Concurrency   int64
+	MonthlyTokens int64
+	Weight        int
+	Priority      int
+	Created       time.Time
+	Expires       time.Time
+	RevokedAt     time.Time
+	RevokedBy     string
+	LastUsed      time.Time // to the minute, and up to two minutes late
 }
 
 // Principal is whom the key's use counts for: its owner, or "key:" and the id.
@@ -70,23 +88,32 @@ const mintAttempts = 3
 // CreateKey makes an API key. The Secret is the whole key; it can't be had again. A wrong field gives a *SpecError.
 func (s *Store) CreateKey(ctx context.Context, spec KeySpec) (Key, Secret, error) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
+	if spec.Weight == 0 {
+		spec.Weight = 1
+	}
 	if err := spec.check(now); err != nil {
 		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
 	}
-	routes, err := json.Marshal(slices.Concat([]string{}, spec.Routes)) // [] and not null
+	routes, err := routesColumn(spec.Routes)
 	if err != nil {
 		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
 	}
-	id, secret, err := s.insertToken(ctx, clientToken, insertKey, spec.Name, spec.Owner, string(routes),
-		spec.RPM, spec.TPM, spec.Concurrency, millis(now), millis(spec.Expires))
+	id, secret, err := s.insertToken(ctx, clientToken, insertKey, spec.Name, spec.Owner, routes, spec.RPM, spec.TPM,
+		spec.Concurrency, spec.MonthlyTokens, spec.Weight, spec.Priority, millis(now), millis(spec.Expires))
 	if err != nil {
 		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
 	}
 	return Key{
 		ID: KeyID(id), Name: spec.Name, Owner: spec.Owner, Routes: slices.Clone(spec.Routes),
-		RPM: spec.RPM, TPM: spec.TPM, Concurrency: spec.Concurrency,
-		Created: now, Expires: fromMillis(millis(spec.Expires)),
+		RPM: spec.RPM, TPM: spec.TPM, Concurrency: spec.Concurrency, MonthlyTokens: spec.MonthlyTokens,
+		Weight: spec.Weight, Priority: spec.Priority, Created: now, Expires: fromMillis(millis(spec.Expires)),
 	}, secret, nil
+}
+
+// routesColumn is how patterns stand in the database: [] and not null where there are none.
+func routesColumn(routes []string) (string, error) {
+	column, err := json.Marshal(slices.Concat([]string{}, routes))
+	return string(column), err
 }
 
 // insertToken mints a token and inserts its row; query takes id, digest and pepper version before the columns.
@@ -114,12 +141,59 @@ func (s *Store) Keys(ctx context.Context) ([]Key, error) {
 	}
 	keys := make([]Key, len(records))
 	for i, record := range records {
-		keys[i] = record.key
-		if used := s.uses.last(record.key.ID); used.After(keys[i].LastUsed) {
-			keys[i].LastUsed = used
-		}
+		keys[i] = s.lastUse(record.key)
 	}
 	return keys, nil
+}
+
+// lastUse adds to a key what is not written down yet of its use.
+func (s *Store) lastUse(key Key) Key {
+	if used := s.uses.last(key.ID); used.After(key.LastUsed) {
+		key.LastUsed = used
+	}
+	return key
+}
+
+// Key returns one key, also a revoked or expired one. ErrNotFound if there is no such key.
+func (s *Store) Key(ctx context.Context, id KeyID) (Key, error) {
+	record, err := queryOne(ctx, s.db.read, scanKey, queryKey, string(id))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Key{}, fmt.Errorf("key %q: %w", id, err)
+	}
+	return s.lastUse(record.key), nil
+}
+
+// UpdateKey changes a key and returns it as it is then. The change counts in this process before it returns, in others
+// within the cache's 5 s; a *Key that was handed out before stays what it was. A revoked key may be changed and stays
+// revoked. A wrong field gives a *SpecError, and nothing is changed; ErrNotFound if there is no such key.
+func (s *Store) UpdateKey(ctx context.Context, id KeyID, change KeyChange) (Key, error) {
+	if err := change.check(time.Now()); err != nil {
+		return Key{}, fmt.Errorf("update key %q: %w", id, err)
+	}
+	args := []any{string(id), change.Name, change.Owner, nil, change.RPM, change.TPM, change.Concurrency,
+		change.MonthlyTokens, change.Weight, change.Priority, nil}
+	if change.Routes != nil {
+		routes, err := routesColumn(*change.Routes)
+		if err != nil {
+			return Key{}, fmt.Errorf("update key %q: %w", id, err)
+		}
+		args[3] = routes
+	}
+	if change.Expires != nil {
+		args[10] = millis(*change.Expires)
+	}
+	record, err := queryOne(ctx, s.db.write, scanKey, updateKey, args...)
+	s.keys.forget(id) // also after an error: a commit may have been the last thing that worked
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Key{}, fmt.Errorf("update key %q: %w", id, err)
+	}
+	return s.lastUse(record.key), nil
 }
 
 // RevokeKey ends a key for good: in this process before it returns, in others within the cache's 5 s. A key that is
@@ -151,7 +225,7 @@ func scanKey(rows *sql.Rows) (*keyRecord, error) {
 	var created, expires, used, revoked int64
 	k := &r.key
 	err := rows.Scan(&k.ID, &digest, &r.stored.version, &k.Name, &k.Owner, &routes, &k.RPM, &k.TPM, &k.Concurrency,
-		&created, &expires, &used, &revoked, &k.RevokedBy)
+		&k.MonthlyTokens, &k.Weight, &k.Priority, &created, &expires, &used, &revoked, &k.RevokedBy)
 	if err == nil {
 		err = r.stored.parse(digest)
 	}

@@ -14,7 +14,7 @@ func TestKeysRoundTrip(t *testing.T) {
 	onEach(t, func(t *testing.T, s *Store) {
 		full := KeySpec{
 			Name: "full'; DROP TABLE api_keys; --", Owner: "team", Routes: []string{"llama*", "*/x"},
-			RPM: 1, TPM: 1 << 60, Concurrency: 3, Expires: time.Now().Add(time.Hour),
+			RPM: 1, TPM: MaxLimit, Concurrency: 3, MonthlyTokens: 4, Weight: 1000, Priority: -100, Expires: time.Now().Add(time.Hour),
 		}
 		made, secret := createKey(t, s, full)
 		bare, _ := createKey(t, s, KeySpec{Name: "bare"})

@@ -8,11 +8,25 @@ const (
 	insertPepper = `INSERT INTO peppers (version, proof) VALUES ($1, $2)`
 
 	keyColumns = `id, digest, pepper_version, name, owner, routes, rpm, tpm, concurrency,
-		created_at, expires_at, last_used_at, revoked_at, revoked_by`
+		monthly_tokens, weight, priority, created_at, expires_at, last_used_at, revoked_at, revoked_by`
 
 	insertKey = `INSERT INTO api_keys (` + keyColumns + `)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 0, 0, '')
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, 0, '')
 		ON CONFLICT (id) DO NOTHING RETURNING id`
+
+	// What is NULL stays as it is. One statement, so that of two changes at once neither undoes the other.
+	updateKey = `UPDATE api_keys SET
+			name = COALESCE(CAST($2 AS TEXT), name),
+			owner = COALESCE(CAST($3 AS TEXT), owner),
+			routes = COALESCE(CAST($4 AS TEXT), routes),
+			rpm = COALESCE(CAST($5 AS BIGINT), rpm),
+			tpm = COALESCE(CAST($6 AS BIGINT), tpm),
+			concurrency = COALESCE(CAST($7 AS BIGINT), concurrency),
+			monthly_tokens = COALESCE(CAST($8 AS BIGINT), monthly_tokens),
+			weight = COALESCE(CAST($9 AS BIGINT), weight),
+			priority = COALESCE(CAST($10 AS BIGINT), priority),
+			expires_at = COALESCE(CAST($11 AS BIGINT), expires_at)
+		WHERE id = $1 RETURNING ` + keyColumns
 
 	queryKey = `SELECT ` + keyColumns + ` FROM api_keys WHERE id = $1`
 

@@ -12,9 +12,15 @@ import (
 const (
 	maxNameLength = 128 // characters
 	maxRoutes     = 100 // patterns
+	maxWeight     = 1000
+	maxPriority   = 100 // and down to its negative
 )
 
-// SpecError says which field of a KeySpec or JoinTokenSpec is wrong, and how. The text may be shown to whom sent it.
+// MaxLimit is the highest value that a key's RPM, TPM, Concurrency and MonthlyTokens may have. Keys of older versions
+// may have a higher one.
+const MaxLimit = 1_000_000_000_000
+
+// SpecError says which field of a KeySpec, KeyChange or JoinTokenSpec is wrong, and how. The text may be shown to whom sent it.
 type SpecError struct {
 	Field string // as commands and the admin API name it
 	Fault string
@@ -29,37 +35,80 @@ func fault(field, format string, args ...any) error {
 
 // check returns a *SpecError for the first field that is wrong.
 func (s *KeySpec) check(now time.Time) error {
-	if s.Name == "" {
-		return fault("name", "must not be empty")
+	all := KeyChange{
+		Name: &s.Name, Owner: &s.Owner, Routes: &s.Routes, RPM: &s.RPM, TPM: &s.TPM, Concurrency: &s.Concurrency,
+		MonthlyTokens: &s.MonthlyTokens, Weight: &s.Weight, Priority: &s.Priority, Expires: &s.Expires,
 	}
-	if err := checkName("name", s.Name); err != nil {
+	return all.check(now)
+}
+
+// check returns a *SpecError for the first field that is there and wrong. No field depends on another.
+func (c *KeyChange) check(now time.Time) error {
+	if c.Name != nil {
+		if *c.Name == "" {
+			return fault("name", "must not be empty")
+		}
+		if err := checkName("name", *c.Name); err != nil {
+			return err
+		}
+	}
+	if c.Owner != nil {
+		if err := checkOwner(*c.Owner); err != nil {
+			return err
+		}
+	}
+	if c.Routes != nil {
+		if err := checkRoutes(*c.Routes); err != nil {
+			return err
+		}
+	}
+	if err := c.checkLimits(); err != nil {
 		return err
 	}
-	if err := checkName("owner", s.Owner); err != nil {
-		return err
+	if c.Weight != nil && (*c.Weight < 1 || *c.Weight > maxWeight) {
+		return fault("weight", "must be 1 to %d", maxWeight)
 	}
-	if strings.HasPrefix(s.Owner, keyPrincipal) {
+	if c.Priority != nil && (*c.Priority < -maxPriority || *c.Priority > maxPriority) {
+		return fault("priority", "must be -%d to %[1]d", maxPriority)
+	}
+	if c.Expires != nil && !c.Expires.IsZero() && !c.Expires.After(now) {
+		return fault("expires", "must lie in the future")
+	}
+	return nil
+}
+
+func (c *KeyChange) checkLimits() error {
+	limits := []struct {
+		field string
+		value *int64
+	}{{"rpm", c.RPM}, {"tpm", c.TPM}, {"concurrency", c.Concurrency}, {"monthly_tokens", c.MonthlyTokens}}
+	for _, limit := range limits {
+		switch {
+		case limit.value == nil:
+		case *limit.value < 0:
+			return fault(limit.field, "must not be negative; 0 is no limit")
+		case *limit.value > MaxLimit:
+			return fault(limit.field, "must be at most %d; 0 is no limit", int64(MaxLimit))
+		}
+	}
+	return nil
+}
+
+func checkOwner(owner string) error {
+	if strings.HasPrefix(owner, keyPrincipal) {
 		return fault("owner", "must not begin with %q, which stands for a key that has no owner", keyPrincipal)
 	}
-	if len(s.Routes) > maxRoutes {
+	return checkName("owner", owner)
+}
+
+func checkRoutes(routes []string) error {
+	if len(routes) > maxRoutes {
 		return fault("routes", "at most %d patterns", maxRoutes)
 	}
-	for _, pattern := range s.Routes {
+	for _, pattern := range routes {
 		if err := CheckGlob(pattern); err != nil {
 			return fault("routes", "%v", err)
 		}
-	}
-	limits := []struct {
-		field string
-		value int64
-	}{{"rpm", s.RPM}, {"tpm", s.TPM}, {"concurrency", s.Concurrency}}
-	for _, limit := range limits {
-		if limit.value < 0 {
-			return fault(limit.field, "must not be negative; 0 is no limit")
-		}
-	}
-	if !s.Expires.IsZero() && !s.Expires.After(now) {
-		return fault("expires", "must lie in the future")
 	}
 	return nil
 }

@@ -39,6 +39,12 @@ func TestKeySpecFaults(t *testing.T) {
 		{"rpm", KeySpec{Name: "k", RPM: -1}, "rpm", "negative"},
 		{"tpm", KeySpec{Name: "k", TPM: -1}, "tpm", "negative"},
 		{"concurrency", KeySpec{Name: "k", Concurrency: -1}, "concurrency", "negative"},
+		{"monthly tokens", KeySpec{Name: "k", MonthlyTokens: -1}, "monthly_tokens", "negative"},
+		{"high limit", KeySpec{Name: "k", MonthlyTokens: MaxLimit + 1}, "monthly_tokens", "at most 1000000000000"},
+		{"negative weight", KeySpec{Name: "k", Weight: -1}, "weight", "1 to 1000"},
+		{"high weight", KeySpec{Name: "k", Weight: 1001}, "weight", "1 to 1000"},
+		{"low priority", KeySpec{Name: "k", Priority: -101}, "priority", "-100 to 100"},
+		{"high priority", KeySpec{Name: "k", Priority: 101}, "priority", "-100 to 100"},
 		{"past", KeySpec{Name: "k", Expires: time.Now().Add(-time.Second)}, "expires", "future"},
 	}
 	for _, test := range tests {

@@ -34,7 +34,8 @@ func altered(token string) string {
 func TestVerifyKey(t *testing.T) {
 	onEach(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
-		key, presented := createKey(t, s, KeySpec{Name: "alice", Owner: "team", Routes: []string{"llama*"}, RPM: 1, TPM: 2, Concurrency: 3})
+		key, presented := createKey(t, s, KeySpec{Name: "alice", Owner: "team", Routes: []string{"llama*"}, RPM: 1, TPM: 2, Concurrency: 3,
+			MonthlyTokens: 4, Weight: 5, Priority: -6})
 		for range 2 { // from the database, from the cache
 			got, err := s.VerifyKey(ctx, presented)
 			if err != nil {
@@ -140,7 +141,7 @@ func TestUnknownIDIsCached(t *testing.T) {
 		verify(InvalidUnknown)
 		sum := s.peppers.newest.digest(presented)
 		_, err := queryAll(t.Context(), s.db.write, scanOne[string], insertKey,
-			id, fmt.Sprintf("%x", sum), 1, "late", "", "[]", 0, 0, 0, 1, 0)
+			id, fmt.Sprintf("%x", sum), 1, "late", "", "[]", 0, 0, 0, 0, 1, 0, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
