@@ -66,6 +66,24 @@ func BenchmarkRewrite(b *testing.B) {
 	}
 }
 
+// BenchmarkRewriteParameters is BenchmarkRewrite on a route with a default and a cap.
+func BenchmarkRewriteParameters(b *testing.B) {
+	e, err := ParseEnvelope(chatBody)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defaults := []ParameterDefault{{Name: "top_p", Value: "0.9"}}
+	caps := []ParameterCap{{Name: "max_tokens", Max: 128}}
+	b.ReportAllocs()
+	for b.Loop() {
+		edits, err := e.Plan(chatBody, OpChatCompletions, defaults, caps)
+		if err != nil {
+			b.Fatal(err)
+		}
+		e.Rewrite(chatBody, RewriteSpec{Model: "llama-3.2-3b-instruct", IncludeUsage: true, Edits: edits})
+	}
+}
+
 // BenchmarkStreamFilter pushes one chunk a time, as the paced workload does.
 func BenchmarkStreamFilter(b *testing.B) {
 	for _, withhold := range []bool{false, true} {

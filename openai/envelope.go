@@ -28,6 +28,11 @@ type Envelope struct {
 	PromptCacheKey string
 	User           string
 
+	// MaxTokens is the least of max_tokens, max_completion_tokens and max_output_tokens that is a positive integer, 0
+	// if none is. Together with Choices it estimates a cost: what is odd about these fields is the provider's to refuse.
+	MaxTokens int64
+	Choices   int64 // n, at least 1
+
 	open         int // offset after the root's opening brace
 	empty        bool
 	model        span // the value of model
@@ -36,6 +41,8 @@ type Envelope struct {
 	optionsOpen  int  // offset after the opening brace of stream_options, 0 if it is no object
 	optionsEmpty bool
 	seenFields   uint8 // bit per field
+	prompt       span  // the value of messages, prompt or input
+	promptField  field // which of them it is, or fieldNone
 }
 
 // span is a range of the body. The zero value is "absent": no value begins at the very start of an object.
@@ -53,10 +60,16 @@ const (
 	fieldSessionID
 	fieldPromptCacheKey
 	fieldUser
+	fieldMaxTokens // under any of its names
+	fieldChoices
+	fieldMessages // the three that may hold the prompt, the one that counts most first
+	fieldPrompt
+	fieldInput
 )
 
 var fieldNames = [...]string{
 	"", "model", "stream", "stream_options", "stream_options.include_usage", "session_id", "prompt_cache_key", "user",
+	"max_tokens", "n", "messages", "prompt", "input",
 }
 
 func (f field) String() string { return fieldNames[f] }
@@ -69,7 +82,7 @@ func (f field) String() string { return fieldNames[f] }
 // spelling. Decoders differ in which of two they take, and some match names without regard to case, so that a second
 // `model` or a `MODEL` would let one model pass the policy and another run.
 func ParseEnvelope(body []byte) (Envelope, error) {
-	var e Envelope
+	e := Envelope{Choices: 1}
 	p := envelopeParser{scanner: scanner{b: body}, e: &e}
 	if err := p.parse(); err != nil {
 		return Envelope{}, err
@@ -168,9 +181,49 @@ func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
 		return end, takeHint(f, raw, &e.PromptCacheKey)
 	case fieldUser:
 		return end, takeHint(f, raw, &e.User)
+	case fieldMaxTokens:
+		if n := positive(raw); n > 0 && (e.MaxTokens == 0 || n < e.MaxTokens) {
+			e.MaxTokens = n
+		}
+	case fieldChoices:
+		e.Choices = max(e.Choices, min(positive(raw), maxChoices))
+	case fieldMessages, fieldPrompt, fieldInput:
+		if raw[0] != 'n' && (e.promptField == fieldNone || f <= e.promptField) {
+			e.prompt, e.promptField = span{i, end}, f
+		}
 	}
 	return end, nil
 }
+
+// What a request may count up to here, so that the product of two counts is still a number. No model comes near it.
+const (
+	maxCount   = 1 << 40
+	maxChoices = 1 << 20
+)
+
+// positive returns a scanned value that is a positive integer, at most maxCount, and 0 for any other.
+func positive(raw []byte) (n int64) {
+	for _, c := range raw {
+		if c-'0' > 9 {
+			return 0
+		}
+		n = min(10*n+int64(c-'0'), maxCount)
+	}
+	return n
+}
+
+// Prompt returns the value of messages, prompt or input as the client wrote it, of the first of these that is there
+// and not null; nil if none is. It is a part of body, which must be the one that e was parsed from.
+func (e *Envelope) Prompt(body []byte) []byte {
+	if e.promptField == fieldNone {
+		return nil
+	}
+	return body[e.prompt.start:e.prompt.end]
+}
+
+// EstimateTokens returns about how many tokens a prompt of so many bytes is, at least 1: a token is four bytes of
+// English, and less of most else, of which JSON's own signs make up a part.
+func EstimateTokens(promptBytes int) int64 { return max(1, int64(promptBytes)/4) }
 
 // once refuses the second appearance of a routed field and any appearance in another spelling.
 func (p *envelopeParser) once(f field, exact bool) *Error {
@@ -315,6 +368,16 @@ func topField(raw []byte, escaped bool) (f field, exact bool) {
 			return fieldPromptCacheKey, true
 		case "user":
 			return fieldUser, true
+		case "messages":
+			return fieldMessages, true
+		case "prompt":
+			return fieldPrompt, true
+		case "input":
+			return fieldInput, true
+		case "max_tokens", "max_completion_tokens", "max_output_tokens":
+			return fieldMaxTokens, true
+		case "n":
+			return fieldChoices, true
 		}
 	}
 	for f := fieldModel; f <= fieldStreamOptions; f++ {
@@ -325,9 +388,9 @@ func topField(raw []byte, escaped bool) (f field, exact bool) {
 	return fieldNone, false
 }
 
-// matches compares a member's name, as it is written, with a routed field's under the folding that the laxest decoders
-// use: Unicode's simple folding, where 'ſ' is an 's'. A name with an escape is decoded first and never exact: nobody
-// honest writes one there.
+// matches compares a member's name, as it is written, with an ASCII name under the folding that the laxest decoders use:
+// Unicode's simple folding, where 'ſ' is an 's'. A name with an escape is decoded first and never exact: nobody honest
+// writes one there.
 func matches(raw []byte, escaped bool, name string) (exact, match bool) {
 	if len(raw) < len(name) || len(raw) > 6*len(name) { // \u0073 is six bytes for one
 		return false, false
@@ -338,11 +401,11 @@ func matches(raw []byte, escaped bool, name string) (exact, match bool) {
 	} else if string(raw) == name {
 		return true, true
 	}
-	return false, len(raw) <= 2*len(name) && equalFold(raw, name)
+	return false, len(raw) <= 3*len(name) && equalFold(raw, name)
 }
 
 func equalFold(raw []byte, name string) bool {
-	if raw[0] < utf8.RuneSelf && raw[0]|0x20 != name[0] {
+	if raw[0] < utf8.RuneSelf && raw[0]|0x20 != name[0]|0x20 {
 		return false
 	}
 	return bytes.EqualFold(raw, []byte(name))

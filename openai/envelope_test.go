@@ -216,6 +216,8 @@ func FuzzEnvelope(f *testing.F) {
 	for _, s := range []string{
 		string(chatBody), `{"model":"a","MODEL":"b"}`, `{"stream":true,"stream_options":{"include_usage":false,"x":1}}`, `{"a":[1,-2.5e3,"\u00e9\\",{"b":null}]}`,
 		`{"m\u006fdel":"x"}`, `{"model":"\ud83d\ude00"}`, `[]`, `{"user":"u","session_id":"s"}`, `{"stream_options":null,"stream":true}`, `{"ſtream":1}`, `{}`,
+		`{"max_tokens":-1,"temperature":9,"top_k":null,"n":3}`, `{"max_completion_tokens":1e999,"max_tokens":null,"stream":true}`, `{"ſeed":1}`,
+		`{"n_predict":5,"max_output_tokens":9999,"prompt":"x"}`, `{"temperature":"1"}`, `{"Top_K":1}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -236,6 +238,9 @@ func FuzzEnvelope(f *testing.F) {
 			t.Fatal("a routed field that is there twice or in another spelling passed")
 		}
 		checkDecoded(t, e, o.fields)
+		if prompt := e.Prompt(body); prompt != nil && !json.Valid(prompt) || e.MaxTokens < 0 || e.Choices < 1 {
+			t.Fatalf("prompt %q, %d tokens, %d choices", prompt, e.MaxTokens, e.Choices)
+		}
 		if checkModel("m/é\"1") != nil {
 			t.Fatal("bad test")
 		}
@@ -248,6 +253,7 @@ func FuzzEnvelope(f *testing.F) {
 		if err != nil || e2.Model != "m/é\"1" || (e.Stream && !e2.IncludeUsage) {
 			t.Fatalf("the rewritten body reads as %+v, %v", e2, err)
 		}
+		checkPlanned(t, body, e)
 		delete(o.fields, "model")
 		delete(after.fields, "model")
 		if e.Stream {

@@ -63,16 +63,18 @@ type Operation struct {
 	JSON         bool       // takes application/json
 	Multipart    bool       // takes multipart/form-data
 	IncludeUsage bool       // stream_options.include_usage means something here
+	// MaxTokens is the parameter that bounds the answer's length in tokens, empty where there is no such thing.
+	MaxTokens string
 }
 
 // Streams reports whether a request to this operation that says `stream: true` is answered with an event stream.
 func (o Operation) Streams() bool { return o.Answer == AnswerSSE }
 
 var operations = [...]Operation{
-	{ID: OpChatCompletions, Name: "chat.completions", Path: "/v1/chat/completions", Answer: AnswerSSE, Stream: StreamChat, JSON: true, IncludeUsage: true},
-	{ID: OpCompletions, Name: "completions", Path: "/v1/completions", Answer: AnswerSSE, Stream: StreamChat, JSON: true, IncludeUsage: true},
+	{ID: OpChatCompletions, Name: "chat.completions", Path: "/v1/chat/completions", Answer: AnswerSSE, Stream: StreamChat, JSON: true, IncludeUsage: true, MaxTokens: "max_tokens"},
+	{ID: OpCompletions, Name: "completions", Path: "/v1/completions", Answer: AnswerSSE, Stream: StreamChat, JSON: true, IncludeUsage: true, MaxTokens: "max_tokens"},
 	{ID: OpEmbeddings, Name: "embeddings", Path: "/v1/embeddings", Answer: AnswerUnary, JSON: true},
-	{ID: OpResponses, Name: "responses", Path: "/v1/responses", Answer: AnswerSSE, Stream: StreamResponses, JSON: true},
+	{ID: OpResponses, Name: "responses", Path: "/v1/responses", Answer: AnswerSSE, Stream: StreamResponses, JSON: true, MaxTokens: "max_output_tokens"},
 	{ID: OpModerations, Name: "moderations", Path: "/v1/moderations", Answer: AnswerUnary, JSON: true},
 	{ID: OpRerank, Name: "rerank", Path: "/v1/rerank", Answer: AnswerUnary, JSON: true},
 	{ID: OpRerankRoot, Name: "rerank.root", Path: "/rerank", Answer: AnswerUnary, JSON: true},

@@ -1,5 +1,7 @@
 package openai
 
+import "slices"
+
 // RewriteSpec says what a request must hold when it leaves the Edge.
 type RewriteSpec struct {
 	// Model is the name that the provider knows, already checked; empty keeps what the client wrote.
@@ -7,12 +9,15 @@ type RewriteSpec struct {
 	// IncludeUsage asks the provider for usage in its stream. It has no effect on a request that does not stream:
 	// there the field would be an error.
 	IncludeUsage bool
+	// Edits are what a route does to the parameters, from [Envelope.Plan] with the same body; the zero value is nothing.
+	Edits Edits
 }
 
 // splice is one replacement in the body.
 type splice struct {
 	span
-	with []byte
+	with   []byte
+	member bool // with is a new member of the root, without a comma
 }
 
 const (
@@ -27,7 +32,7 @@ func (e Envelope) Rewrite(body []byte, spec RewriteSpec) []byte {
 	if e.open == 0 {
 		return body
 	}
-	var room [2]splice
+	var room [4]splice
 	edits := room[:0]
 	if spec.Model != "" {
 		edits = e.spliceModel(edits, body, spec.Model)
@@ -35,21 +40,30 @@ func (e Envelope) Rewrite(body []byte, spec RewriteSpec) []byte {
 	if spec.IncludeUsage && e.Stream {
 		edits = e.spliceUsage(edits)
 	}
-	switch {
-	case len(edits) == 0:
+	edits = append(edits, spec.Edits.splices...)
+	if len(edits) == 0 {
 		return body
-	case len(edits) == 2 && edits[1].start < edits[0].start:
-		edits[0], edits[1] = edits[1], edits[0]
 	}
+	slices.SortStableFunc(edits, func(a, b splice) int { return a.start - b.start })
+	return e.splice(body, edits)
+}
+
+// splice applies edits that are in order and do not overlap. New members come first among them: they stand right
+// behind the opening brace.
+func (e *Envelope) splice(body []byte, edits []splice) []byte {
 	size := len(body)
-	for _, s := range edits {
-		size += len(s.with) - (s.end - s.start)
+	for i := range edits {
+		size += len(edits[i].with) + 1 - (edits[i].end - edits[i].start)
 	}
 	out := make([]byte, 0, size)
 	from := 0
-	for _, s := range edits {
+	for i := range edits {
+		s := &edits[i]
 		out = append(append(out, body[from:s.start]...), s.with...)
 		from = s.end
+		if s.member && (!e.empty || i+1 < len(edits)) {
+			out = append(out, ',')
+		}
 	}
 	return append(out, body[from:]...)
 }
@@ -62,29 +76,27 @@ func (e *Envelope) spliceModel(edits []splice, body []byte, model string) []spli
 	if string(body[e.model.start:e.model.end]) == string(with) {
 		return edits
 	}
-	return append(edits, splice{e.model, with})
+	return append(edits, splice{span: e.model, with: with})
 }
 
 func (e *Envelope) spliceUsage(edits []splice) []splice {
+	inside := span{e.optionsOpen, e.optionsOpen}
 	switch {
 	case e.IncludeUsage:
 		return edits
 	case e.includeUsage != span{}:
-		return append(edits, splice{e.includeUsage, []byte("true")})
+		return append(edits, splice{span: e.includeUsage, with: []byte("true")})
 	case e.optionsOpen > 0 && e.optionsEmpty:
-		return append(edits, splice{span{e.optionsOpen, e.optionsOpen}, []byte(usageMember)})
+		return append(edits, splice{span: inside, with: []byte(usageMember)})
 	case e.optionsOpen > 0:
-		return append(edits, splice{span{e.optionsOpen, e.optionsOpen}, []byte(usageMember + ",")})
+		return append(edits, splice{span: inside, with: []byte(usageMember + ",")})
 	case e.options != span{}: // null
-		return append(edits, splice{e.options, []byte(usageOptions)})
+		return append(edits, splice{span: e.options, with: []byte(usageOptions)})
 	}
 	return append(edits, e.insert([]byte(`"stream_options":`+usageOptions)))
 }
 
 // insert makes a member the root's first.
 func (e *Envelope) insert(member []byte) splice {
-	if !e.empty {
-		member = append(member, ',')
-	}
-	return splice{span{e.open, e.open}, member}
+	return splice{span: span{e.open, e.open}, with: member, member: true}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/openai"
 	"iop/state"
 )
 
@@ -143,16 +144,10 @@ type Parameters struct {
 }
 
 // Default is a parameter's value where the client gave none.
-type Default struct {
-	Name  string
-	Value string // JSON
-}
+type Default = openai.ParameterDefault
 
 // Cap is the greatest value of a numeric parameter.
-type Cap struct {
-	Name string
-	Max  float64
-}
+type Cap = openai.ParameterCap
 
 // Table is a set of routes. It is immutable and for any goroutine.
 type Table struct {

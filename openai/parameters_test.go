@@ -1,0 +1,270 @@
+package openai
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestEnvelopeEstimates(t *testing.T) {
+	for _, c := range []struct {
+		body      string
+		maxTokens int64
+		choices   int64
+		prompt    string
+	}{
+		{`{}`, 0, 1, ""},
+		{`{"max_tokens":10,"n":3,"messages":[{"role":"user"}]}`, 10, 3, `[{"role":"user"}]`},
+		{`{"max_completion_tokens":20,"max_tokens":10,"max_output_tokens":30}`, 10, 1, ""},
+		{`{"max_tokens":10,"max_tokens":5}`, 5, 1, ""},
+		{`{"max_tokens":-1,"max_output_tokens":0,"max_completion_tokens":null,"n":0}`, 0, 1, ""},
+		{`{"max_tokens":"7","n":"2"}`, 0, 1, ""},
+		{`{"max_tokens":1.5,"n":1e3}`, 0, 1, ""},
+		{`{"max_tokens":99999999999999999999999999,"n":99999999999999999999999999}`, maxCount, maxChoices, ""},
+		{`{"input": "a" ,"prompt" : "bc" }`, 0, 1, `"bc"`},
+		{`{"prompt":"bc","messages":[],"input":"a"}`, 0, 1, `[]`},
+		{`{"prompt":null,"input":[1,2]}`, 0, 1, `[1,2]`},
+		{`{"input":"a","input":"b"}`, 0, 1, `"b"`},
+	} {
+		e, err := ParseEnvelope([]byte(c.body))
+		if err != nil {
+			t.Errorf("%s: %v", c.body, err)
+			continue
+		}
+		if prompt := string(e.Prompt([]byte(c.body))); e.MaxTokens != c.maxTokens || e.Choices != c.choices || prompt != c.prompt {
+			t.Errorf("%s: %d tokens, %d choices, prompt %s", c.body, e.MaxTokens, e.Choices, prompt)
+		}
+	}
+	if EstimateTokens(0) != 1 || EstimateTokens(3) != 1 || EstimateTokens(4000) != 1000 {
+		t.Error("a token is about four bytes, and there is one at least")
+	}
+}
+
+// planned returns the body that a route with such parameters sends.
+func planned(t *testing.T, body string, op OpID, defaults []ParameterDefault, caps []ParameterCap, spec RewriteSpec) (string, error) {
+	t.Helper()
+	b := []byte(body)
+	e, err := ParseEnvelope(b)
+	if err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	if spec.Edits, err = e.Plan(b, op, defaults, caps); err != nil {
+		return "", err
+	}
+	out := e.Rewrite(b, spec)
+	if string(b) != body {
+		t.Errorf("%s: the client's body was changed", body)
+	}
+	if !json.Valid(out) {
+		t.Errorf("%s became %s", body, out)
+	}
+	if grown := len(out) - len(body); spec.Model == "" && !spec.IncludeUsage && grown > spec.Edits.Grows() {
+		t.Errorf("%s grew by %d, more than %d", body, grown, spec.Edits.Grows())
+	}
+	return string(out), nil
+}
+
+func TestPlan(t *testing.T) {
+	none, cap100 := []ParameterDefault(nil), []ParameterCap{{"max_tokens", 100}}
+	warm := []ParameterDefault{{"temperature", "0.2"}}
+	both := []ParameterCap{{"temperature", 1}, {"max_tokens", 100}}
+	for _, c := range []struct {
+		body     string
+		op       OpID
+		defaults []ParameterDefault
+		caps     []ParameterCap
+		want     string // empty: unchanged
+	}{
+		// Defaults.
+		{`{}`, OpChatCompletions, warm, nil, `{"temperature":0.2}`},
+		{`{ }`, OpChatCompletions, []ParameterDefault{{"a", "1"}, {"b", `{"c":[]}`}}, nil, `{"a":1,"b":{"c":[]} }`},
+		{`{"x":1}`, OpEmbeddings, []ParameterDefault{{"a", "1"}, {"b", `"é"`}}, nil, `{"a":1,"b":"é","x":1}`},
+		{`{"temperature":null,"x":1}`, OpChatCompletions, warm, nil, `{"temperature":0.2,"x":1}`},
+		{`{"temperature":0}`, OpChatCompletions, warm, nil, ""},
+		{`{"temperature":"hot"}`, OpChatCompletions, warm, nil, ""},
+		{`{"x":{"temperature":1}}`, OpChatCompletions, warm, nil, `{"temperature":0.2,"x":{"temperature":1}}`},
+		// Caps.
+		{`{"temperature":2,"max_tokens":99}`, OpChatCompletions, none, both, `{"temperature":1,"max_tokens":99}`},
+		{`{"temperature":1.0,"max_tokens":100.0}`, OpChatCompletions, none, both, ""},
+		{`{"temperature":-3,"max_tokens":1e2}`, OpChatCompletions, none, both, ""},
+		{`{"temperature":null,"max_tokens":1}`, OpChatCompletions, none, both, ""},
+		{`{"top_p":5}`, OpChatCompletions, none, []ParameterCap{{"top_p", 0.95}}, `{"top_p":0.95}`},
+		{`{"max_tokens":1e999}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`},
+		{`{"a":5,"b":7}`, OpChatCompletions, []ParameterDefault{{"b", "3"}}, []ParameterCap{{"a", 1e300}, {"b", 2}}, `{"a":5,"b":2}`},
+		// The answer's length.
+		{`{"x":1}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"x":1}`},
+		{`{"x":1}`, OpCompletions, none, cap100, `{"max_tokens":100,"x":1}`},
+		{`{"x":1}`, OpResponses, none, cap100, `{"max_output_tokens":100,"x":1}`},
+		{`{"max_tokens":900}`, OpEmbeddings, none, cap100, ""},
+		{`{"x":1}`, OpEmbeddings, []ParameterDefault{{"max_tokens", "5"}}, nil, ""},
+		{`{"max_completion_tokens":900}`, OpChatCompletions, none, cap100, `{"max_completion_tokens":100}`},
+		{`{"max_completion_tokens":900,"max_tokens":50}`, OpChatCompletions, none, cap100, `{"max_completion_tokens":100,"max_tokens":50}`},
+		{`{"max_tokens":-1}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`}, // "no limit" for some engines
+		{`{"max_tokens":0}`, OpChatCompletions, none, cap100, ""},
+		{`{"max_tokens":null,"x":1}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"x":1}`},
+		{`{"max_completion_tokens":null}`, OpChatCompletions, none, cap100, `{"max_completion_tokens":100}`},
+		{`{"max_tokens":null,"max_completion_tokens":null}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"max_completion_tokens":null}`},
+		// A name that the operation does not know bounds nothing there, but may for an engine.
+		{`{"max_output_tokens":5}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"max_output_tokens":5}`},
+		{`{"max_completion_tokens":500}`, OpCompletions, none, cap100, `{"max_tokens":100,"max_completion_tokens":100}`},
+		{`{"n_predict":-1,"max_tokens":5}`, OpChatCompletions, none, cap100, `{"n_predict":100,"max_tokens":5}`},
+		{`{"max_tokens":null}`, OpResponses, none, cap100, `{"max_output_tokens":100,"max_tokens":null}`},
+		// Its default.
+		{`{"x":1}`, OpChatCompletions, []ParameterDefault{{"max_tokens", "50"}}, cap100, `{"max_tokens":50,"x":1}`},
+		{`{"x":1}`, OpChatCompletions, []ParameterDefault{{"max_tokens", "500"}}, cap100, `{"max_tokens":100,"x":1}`},
+		{`{"x":1}`, OpChatCompletions, []ParameterDefault{{"max_completion_tokens", "50"}}, cap100, `{"max_completion_tokens":50,"x":1}`},
+		{`{"x":1}`, OpResponses, []ParameterDefault{{"max_completion_tokens", "50"}}, cap100, `{"max_output_tokens":50,"x":1}`},
+		{`{"max_completion_tokens":7}`, OpChatCompletions, []ParameterDefault{{"max_tokens", "50"}}, nil, ""},
+		{`{"max_completion_tokens":-1}`, OpChatCompletions, []ParameterDefault{{"max_tokens", "50"}}, nil, ""},
+		{`{"max_tokens":null}`, OpChatCompletions, []ParameterDefault{{"max_completion_tokens", "50"}}, nil, `{"max_tokens":50}`},
+	} {
+		got, err := planned(t, c.body, c.op, c.defaults, c.caps, RewriteSpec{})
+		want := c.want
+		if want == "" {
+			want = c.body
+		}
+		if err != nil || got != want {
+			t.Errorf("%s for %s with %v, %v:\n%s (%v), want\n%s", c.body, c.op, c.defaults, c.caps, got, err, want)
+		}
+	}
+}
+
+func TestRewriteWithEverything(t *testing.T) {
+	defaults := []ParameterDefault{{"top_p", "0.9"}, {"seed", "7"}}
+	caps := []ParameterCap{{"temperature", 1}, {"max_tokens", 100}}
+	spec := RewriteSpec{Model: "b", IncludeUsage: true}
+	for body, want := range map[string]string{
+		`{"stream":true,"temperature":3,"messages":[ ],"model":"a","seed":null}`: `{"stream_options":{"include_usage":true},"top_p":0.9,"max_tokens":100,` +
+			`"stream":true,"temperature":1,"messages":[ ],"model":"b","seed":7}`,
+		`{"stream":true,"stream_options":{},"max_tokens":200}`: `{"model":"b","top_p":0.9,"seed":7,"stream":true,"stream_options":{"include_usage":true},"max_tokens":100}`,
+		`{}`: `{"model":"b","top_p":0.9,"seed":7,"max_tokens":100}`,
+	} {
+		if got, err := planned(t, body, OpChatCompletions, defaults, caps, spec); err != nil || got != want {
+			t.Errorf("%s:\n%s (%v), want\n%s", body, got, err, want)
+		}
+	}
+}
+
+func TestPlanRefuses(t *testing.T) {
+	defaults := []ParameterDefault{{"seed", "1"}}
+	caps := []ParameterCap{{"max_tokens", 100}, {"top_k", 50}}
+	for body, param := range map[string]string{
+		`{"seed":1,"seed":1}`:                        "seed",
+		`{"Seed":1}`:                                 "seed",
+		`{"ſeed":1}`:                                 "seed",
+		`{"\u0073eed":1}`:                            "seed",
+		`{"seed":1,"SEED":null}`:                     "seed",
+		`{"max_tokens":1,"max_tokens":2}`:            "max_tokens",
+		`{"MAX_TOKENS":1}`:                           "max_tokens",
+		`{"max_to\u212aens":1}`:                      "max_tokens", // the Kelvin sign
+		"{\"max_to\u212aens\":1}":                    "max_tokens",
+		"{\"top_\u212a\":1}":                         "top_k",
+		`{"max_tokens":"1"}`:                         "max_tokens",
+		`{"max_completion_tokens":[]}`:               "max_completion_tokens",
+		`{"max_tokens":true}`:                        "max_tokens",
+		`{"top_k":{}}`:                               "top_k",
+		`{"top_k":` + strings.Repeat("1", 100) + `}`: "top_k",
+		`{"n_Predict":1}`:                            "n_predict",
+	} {
+		got, err := planned(t, body, OpChatCompletions, defaults, caps, RewriteSpec{})
+		e, ok := errors.AsType[*Error](err)
+		if !ok || e.Status != 400 || e.Param != param || !e.NoRetry {
+			t.Errorf("%s: %s, %v; want param %s", body, got, err, param)
+		}
+	}
+	// What no default and no cap is for is the client's and the provider's business.
+	body := `{"x":1,"X":2,"x":3,"max_tokens":"y","max_tokens":1}`
+	if got, err := planned(t, body, OpEmbeddings, nil, []ParameterCap{{"max_tokens", 1}}, RewriteSpec{}); err != nil || got != body {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+func TestPlanRefusesItsCaller(t *testing.T) {
+	for _, c := range []struct {
+		d ParameterDefault
+		c ParameterCap
+	}{
+		{d: ParameterDefault{"model", `"x"`}}, {d: ParameterDefault{"stream", "true"}}, {d: ParameterDefault{"stream_options", "{}"}},
+		{d: ParameterDefault{"a", "{"}}, {d: ParameterDefault{"a", ""}}, {d: ParameterDefault{"a", "1,2"}}, {d: ParameterDefault{`a"`, "1"}},
+		{d: ParameterDefault{"options.num_predict", "1"}}, {d: ParameterDefault{"", "1"}}, {d: ParameterDefault{"é", "1"}},
+		{d: ParameterDefault{strings.Repeat("a", 65), "1"}}, {d: ParameterDefault{"a", `"x"`}, c: ParameterCap{"a", 1}},
+		{d: ParameterDefault{"max_tokens", `"x"`}, c: ParameterCap{"max_tokens", 1}},
+	} {
+		caps := []ParameterCap{{"zz", 1}}
+		if c.c.Name != "" {
+			caps[0] = c.c
+		}
+		got, err := planned(t, `{"x":1}`, OpChatCompletions, []ParameterDefault{c.d}, caps, RewriteSpec{})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Status != 500 {
+			t.Errorf("%+v: %s, %v", c, got, err)
+		}
+	}
+}
+
+func TestPlanOfNothing(t *testing.T) {
+	form := Envelope{Model: "a"}
+	if edits, err := form.Plan([]byte("--form"), OpImagesEdits, []ParameterDefault{{"a", "1"}}, nil); err != nil || edits.Grows() != 0 {
+		t.Errorf("%v %v", edits, err)
+	}
+	e, err := ParseEnvelope(chatBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _ = e.Plan(chatBody, OpChatCompletions, nil, nil) }); n != 0 {
+		t.Errorf("a route without parameters costs %v allocations", n)
+	}
+}
+
+// checkPlanned compares what a route's parameters do to a body with what encoding/json reads before and after.
+func checkPlanned(t *testing.T, body []byte, e Envelope) {
+	t.Helper()
+	defaults := []ParameterDefault{{"seed", "[1]"}, {"top_k", "4"}}
+	caps := []ParameterCap{{"max_tokens", 100}, {"temperature", 1.5}, {"top_k", 8}}
+	names := append([]string{"seed", "top_k", "temperature"}, lengthNames[:]...)
+	edits, err := e.Plan(body, OpChatCompletions, defaults, caps)
+	before := readOracle(body).fields
+	if err != nil {
+		param := err.(*Error).Param
+		var v float64
+		if !oddNames(body, names...) && (json.Unmarshal(before[param], &v) == nil && len(before[param]) <= maxNumber) {
+			t.Fatalf("refused without a reason: %v", err)
+		}
+		return
+	}
+	if oddNames(body, names...) {
+		t.Fatalf("a parameter that is there twice or in another spelling passed: %q", body)
+	}
+	out := e.Rewrite(body, RewriteSpec{Model: "other", IncludeUsage: true, Edits: edits})
+	after := readOracle(out)
+	if !after.valid || after.special || oddNames(out, names...) {
+		t.Fatalf("broken: %q became %q", body, out)
+	}
+	for name, most := range map[string]float64{"max_completion_tokens": 100, "max_tokens": 100, "n_predict": 100, "temperature": 1.5, "top_k": 8} {
+		var got, was *float64
+		if raw, ok := after.fields[name]; ok && json.Unmarshal(raw, &got) != nil || got != nil && *got > most {
+			t.Fatalf("%s is above its cap: %q became %q", name, body, out)
+		}
+		if json.Unmarshal(before[name], &was) != nil {
+			was = nil // absent, or beyond a float64
+		}
+		if was != nil && *was <= most && *was >= 0 && (got == nil || *got != *was) {
+			t.Fatalf("%s was under its cap and changed: %q became %q", name, body, out)
+		}
+	}
+	var bound struct {
+		A *float64 `json:"max_tokens"`
+		B *float64 `json:"max_completion_tokens"`
+	}
+	if err := json.Unmarshal(out, &bound); err != nil || bound.A == nil && bound.B == nil {
+		t.Fatalf("no bound of the answer's length: %q became %q (%v)", body, out, err)
+	}
+	for _, name := range append(names, "model", "stream_options") {
+		delete(before, name)
+		delete(after.fields, name)
+	}
+	if !reflect.DeepEqual(before, after.fields) {
+		t.Fatalf("something else changed: %q became %q", body, out)
+	}
+}
