@@ -20,6 +20,10 @@ const (
 // may have a higher one.
 const MaxLimit = 1_000_000_000_000
 
+// MaxRunTokens is what a run's input or output counts at most. No request is that long: a higher count is a fault of
+// the provider or a lie, which must not use up a budget for years.
+const MaxRunTokens = 1_000_000_000
+
 // SpecError says which field of a KeySpec, KeyChange or JoinTokenSpec is wrong, and how. The text may be shown to whom sent it.
 type SpecError struct {
 	Field string // as commands and the admin API name it
