@@ -44,19 +44,28 @@ func (e *exchange) passAnswer(buf []byte) execution.Terminal {
 	return e.passUnary(buf, n, err)
 }
 
-// read reads from the provider and takes note that it lives.
+// read reads from the provider and takes note that it lives. Whoever reads says by arrived what it was.
 func (e *exchange) read(buf []byte) (int, error) {
 	e.watch.wait()
 	n, err := e.resp.Body.Read(buf)
 	if n > 0 {
-		e.watch.got()
 		e.p.activity.Add(1)
-		if e.phase < execution.PhaseStreaming {
-			e.phase = execution.PhaseStreaming
-			e.timings.FirstByte = time.Since(e.called)
-		}
 	}
 	return n, err
+}
+
+// arrived takes note of what was read: bytes of the answer, or comments by which a provider or a proxy before it only
+// keeps the connection. Those are no answer: the limits on silence go on.
+func (e *exchange) arrived(answer bool) {
+	if !answer {
+		e.watch.heard()
+		return
+	}
+	e.watch.got()
+	if e.phase < execution.PhaseStreaming {
+		e.phase = execution.PhaseStreaming
+		e.timings.FirstByte = time.Since(e.called)
+	}
 }
 
 // streamKind decides whether the answer is an event stream, and which. The content type decides where it says
@@ -111,42 +120,6 @@ func looksLikeSSE(p []byte) bool {
 	return false
 }
 
-// passUnary sends an answer as it comes.
-func (e *exchange) passUnary(buf []byte, n int, err error) execution.Terminal {
-	observe := e.resp.StatusCode == http.StatusOK && mediaType(e.resp.Header) == "application/json" && !encoded(e.resp.Header)
-	if observe {
-		e.usage = &e.observer
-	}
-	length := e.resp.ContentLength
-	for {
-		if n > 0 {
-			out := e.scrubbed(buf[:n])
-			if observe {
-				e.observer.Write(out)
-			}
-			if werr := e.write(out, false, length); werr != nil {
-				return e.writeFailed(werr)
-			}
-		}
-		if err != nil {
-			break
-		}
-		n, err = e.read(buf)
-	}
-	if !errors.Is(err, io.EOF) {
-		return e.broken(err)
-	}
-	if e.scrub != nil {
-		if werr := e.write(e.scrub.finish(), false, length); werr != nil {
-			return e.writeFailed(werr)
-		}
-	}
-	if werr := e.sendHead(length); werr != nil { // an answer without a body
-		return e.writeFailed(werr)
-	}
-	return e.completed()
-}
-
 // scrubbed is what of p may go on, and all of it where the provider has no key that it could echo.
 func (e *exchange) scrubbed(p []byte) []byte {
 	if e.scrub == nil {
@@ -162,9 +135,14 @@ func (e *exchange) scrubbed(p []byte) []byte {
 func (e *exchange) passStream(kind openai.StreamKind, buf []byte, n int, err error) execution.Terminal {
 	f := openai.NewStreamFilter(kind, e.req.GetWithholdUsage())
 	e.stream, e.usage = f, f
+	if name := e.req.GetAnswerModel(); name != "" {
+		e.renamer = openai.NewModelRenamer(kind, name)
+	}
 	for {
 		if n > 0 {
+			before := f.Progress()
 			out, border := f.Push(e.scrubbed(buf[:n]))
+			e.arrived(f.Progress() != before)
 			if t, over := e.passEvents(out, border); over {
 				return t
 			}
@@ -209,6 +187,9 @@ func (e *exchange) passEvents(out []byte, border bool) (t execution.Terminal, ov
 	if failure != nil && failure.First && !e.headOut {
 		return e.passFirstError(failure.Err), true
 	}
+	if e.renamer != nil {
+		out = e.renamer.Push(out)
+	}
 	if !e.headOut && e.stream.Events() == 0 && !e.stream.Complete() && len(e.prelude)+len(out) <= maxPrelude {
 		e.prelude = append(e.prelude, out...) // comments alone
 		return t, false
@@ -220,17 +201,18 @@ func (e *exchange) passEvents(out []byte, border bool) (t execution.Terminal, ov
 	if err := e.write(out, border, -1); err != nil {
 		return e.writeFailed(err), true
 	}
-	if failure != nil && !failure.Visible {
-		// The filter forwards nothing after it; what the client must see, the Edge says in the protocol's own way.
-		return e.failed(execution.CodeProviderError, "the provider's stream reported: "+failure.Err.Message), true
+	if failure == nil {
+		return t, false
 	}
-	return t, false
+	return e.reported(failure, border)
 }
 
 // streamEnd is the end of a stream of which no byte is left; err is how its reading ended.
 func (e *exchange) streamEnd(err error) execution.Terminal {
 	switch f := e.stream; {
-	case f.Complete(), f.ErrorEvent() != nil: // an error that clients see is an end, too
+	case f.ErrorEvent() != nil:
+		return e.told(f.ErrorEvent())
+	case f.Complete():
 		if werr := e.sendHead(-1); werr != nil {
 			return e.writeFailed(werr)
 		}
@@ -264,8 +246,11 @@ func (e *exchange) sendHead(length int64) error {
 	if err != nil {
 		return &tooLarge{err}
 	}
-	if e.key != nil {
-		for _, h := range head.Headers {
+	for _, h := range head.Headers {
+		if e.renamer != nil && h.Name == "openai-model" && validValue(e.req.GetAnswerModel()) {
+			h.Value = e.req.GetAnswerModel()
+		}
+		if e.key != nil {
 			h.Value = e.key.mask(h.Value)
 		}
 	}
@@ -310,13 +295,17 @@ const ownWindow = 64 << 10
 
 // completed is the end of an answer that came whole. The place is free from here on, whatever the client still drains.
 func (e *exchange) completed() execution.Terminal {
+	e.providerDone()
+	return e.terminal(execution.Completed, execution.CodeNone, "")
+}
+
+func (e *exchange) providerDone() {
 	e.phase = execution.PhaseProviderDone
 	e.timings.Provider = time.Since(e.called)
 	if e.sent > ownWindow {
 		e.release()
 		e.run.Phase(execution.PhaseProviderDone)
 	}
-	return e.terminal(execution.Completed, execution.CodeNone, "")
 }
 
 // broken is the end of an answer that stopped in its middle.

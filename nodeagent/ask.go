@@ -19,6 +19,7 @@ const (
 	pathModels          = "/v1/models"
 	pathOllamaVersion   = "/api/version"
 	pathOllamaTags      = "/api/tags"
+	pathOllamaLoaded    = "/api/ps"
 	pathVLLMVersion     = "/version"
 	pathVLLMServerInfo  = "/server_info?config_format=json"
 	pathLlamaProps      = "/props"

@@ -136,7 +136,7 @@ func TestCancel(t *testing.T) {
 			if a.only().inUse.Load() != 0 {
 				t.Error("the place is still taken")
 			}
-			if produced := (execution.Usage{Output: 1, Known: true}); tt.name == "streaming" && end.Usage != produced {
+			if produced := (execution.Usage{Output: 1, Known: true, Estimated: true}); tt.name == "streaming" && end.Usage != produced {
 				t.Errorf("usage is %+v, want the one event that was produced", end.Usage)
 			}
 		})
@@ -446,6 +446,40 @@ func TestSilence(t *testing.T) {
 			io.WriteString(c, firstChunk)
 			time.Sleep(silence)
 		}, execution.CodeProviderTimeout, 17 * time.Second},
+		{"unary, first byte limit, no head", false, 30 * time.Second, time.Minute, func(c net.Conn, _ *http.Request) {
+			time.Sleep(silence)
+		}, execution.CodeProviderTimeout, 30 * time.Second},
+		{"unary, first byte limit, head only", false, 30 * time.Second, 0, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n")
+			time.Sleep(silence)
+		}, execution.CodeProviderTimeout, 30 * time.Second},
+		{"unary, idle limit, broken", false, 30 * time.Second, 10 * time.Second, func(c net.Conn, _ *http.Request) {
+			time.Sleep(29 * time.Second)
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{")
+			time.Sleep(silence)
+		}, execution.CodeProviderTimeout, 39 * time.Second},
+		{"unary, limits kept", false, 30 * time.Second, 10 * time.Second, func(c net.Conn, _ *http.Request) {
+			time.Sleep(29 * time.Second)
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{")
+			time.Sleep(9 * time.Second)
+			io.WriteString(c, "}")
+		}, 0, 38 * time.Second},
+		{"first byte limit, comments only", true, 30 * time.Second, 10 * time.Second, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead)
+			comments(c, 40)
+		}, execution.CodeProviderTimeout, 30 * time.Second},
+		{"idle limit, comments only", true, 0, 10 * time.Second, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead+firstChunk)
+			comments(c, 40)
+		}, execution.CodeProviderTimeout, 10 * time.Second},
+		{"idle limit, comments between", true, 0, 10 * time.Second, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead)
+			for range 3 {
+				comments(c, 9)
+				io.WriteString(c, firstChunk)
+			}
+			io.WriteString(c, doneEvent)
+		}, 0, 27 * time.Second},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -471,6 +505,42 @@ func TestSilence(t *testing.T) {
 			})
 		})
 	}
+}
+
+// comments keeps a connection for so many seconds.
+func comments(c net.Conn, seconds int) {
+	for range seconds {
+		io.WriteString(c, ": processing\n\n")
+		time.Sleep(time.Second)
+	}
+}
+
+// TestSlowClientIsNotIdlenessBetweenComments: nor is the time in which the client takes no comments.
+func TestSlowClientIsNotIdlenessBetweenComments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sent := make(chan struct{})
+		a := pipeProvider(t, func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, sseHead+firstChunk)
+			time.Sleep(5 * time.Second)
+			io.WriteString(c, ": processing\n\n")
+			close(sent)
+			time.Sleep(time.Minute + 4*time.Second)
+			io.WriteString(c, lastChunk+doneEvent)
+		})
+		r := chatRun(true)
+		r.req().IdleTimeoutMs = 10_000
+		r.gate = make(chan struct{}, 1)
+		r.gate <- struct{}{}
+		done := serveAsync(a, r, t.Context())
+		<-sent
+		time.Sleep(time.Minute)
+		close(r.gate)
+		<-done
+		if end := r.terminal(t); end.Outcome != execution.Completed {
+			t.Errorf("ended as %+v", end)
+		}
+		a.closeIdle()
+	})
 }
 
 // TestSlowClientIsNotIdleness: the provider has sent all there is to read, the client takes none of it.

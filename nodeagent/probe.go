@@ -38,6 +38,7 @@ type prober struct {
 	misses     int
 	keyFault   bool          // the key's file could not be read
 	identified time.Time     // when the provider last told what it is; zero if it must be asked
+	weighed    time.Time     // when it was last asked what it holds in memory
 	first      chan struct{} // closed by the first look
 	looked     bool
 }
@@ -94,7 +95,23 @@ func (b *prober) look(parent context.Context) {
 	if health == wire.Health_HEALTH_GONE || health == wire.Health_HEALTH_HUNG {
 		b.identified = time.Time{} // whatever answers next may be another program
 	}
-	b.note(health, id, models, err)
+	b.note(ctx, health, learned{id, models, err})
+}
+
+// learned is what the answers of a look said.
+type learned struct {
+	id     identity
+	models []openai.Model
+	err    error // why they are not known
+}
+
+// weigh asks what the provider holds in memory, if it is time to. The former answer stands where there is no new one.
+func (b *prober) weigh(ctx context.Context, id identity, err error) (l loadedModels, ok bool) {
+	if err != nil || id.engine == "" && time.Since(b.weighed) < loadedAgain {
+		return l, false
+	}
+	b.weighed = time.Now()
+	return b.p.askLoaded(ctx)
 }
 
 // refreshKey takes a key whose file has changed. A file that can't be read leaves the key as it is.
@@ -174,18 +191,25 @@ func (b *prober) judge(err error, flowing bool) wire.Health {
 }
 
 // note writes down what a look brought, and tells whoever must know.
-func (b *prober) note(health wire.Health, id identity, models []openai.Model, err error) {
+func (b *prober) note(ctx context.Context, health wire.Health, l learned) {
 	p := b.p
 	p.mu.Lock()
 	before := p.snapshotLocked()
-	if id.engine != "" {
-		p.setEngineLocked(id.engine, id.capacity)
+	if l.id.engine != "" {
+		p.setEngineLocked(l.id.engine, l.id.capacity)
 	}
+	p.mu.Unlock()
+	loaded, weighed := b.weigh(ctx, l.id, l.err)
+
+	p.mu.Lock()
 	switch {
-	case err == nil:
-		p.setModelsLocked(keepCreated(sortModels(models), p.state.models), true)
-	case errors.Is(err, errNoList) && !p.state.known:
+	case l.err == nil:
+		p.setModelsLocked(keepCreated(sortModels(l.models), p.state.models), true)
+	case errors.Is(l.err, errNoList) && !p.state.known:
 		p.setModelsLocked(nil, false)
+	}
+	if weighed {
+		p.state.loaded = loaded
 	}
 	if health != wire.Health_HEALTH_UNSPECIFIED {
 		p.state.health = health
@@ -202,7 +226,7 @@ func (b *prober) note(health wire.Health, id identity, models []openai.Model, er
 	if before.equal(after) {
 		return
 	}
-	b.report(before, after, err)
+	b.report(before, after, l.err)
 	b.changed()
 }
 
@@ -215,6 +239,8 @@ func (b *prober) report(before, after snapshot, err error) {
 	switch {
 	case errors.Is(err, errNoList):
 		log.Warn("provider answers, but does not list its models")
+	case after.health == before.health && before.equal(after.holding(before.loaded)):
+		log.Debug("provider loaded or unloaded models")
 	case after.health == before.health:
 		log.Info("provider changed")
 	case after.health == wire.Health_HEALTH_OK:
@@ -230,14 +256,21 @@ type snapshot struct {
 	health   wire.Health
 	capacity int64
 	models   []openai.Model
+	loaded   loadedModels
+}
+
+// holding is s with other models in memory.
+func (s snapshot) holding(l loadedModels) snapshot {
+	s.loaded = l
+	return s
 }
 
 func (p *provider) snapshotLocked() snapshot {
-	return snapshot{p.state.engine, p.state.health, p.capacity.Load(), p.state.models}
+	return snapshot{p.state.engine, p.state.health, p.capacity.Load(), p.state.models, p.state.loaded}
 }
 
 func (s snapshot) equal(t snapshot) bool {
-	return s.engine == t.engine && s.health == t.health && s.capacity == t.capacity && slices.Equal(s.models, t.models)
+	return s.engine == t.engine && s.health == t.health && s.capacity == t.capacity && slices.Equal(s.models, t.models) && s.loaded.equal(t.loaded)
 }
 
 // sortModels brings a list into one order and drops what may not be offered.

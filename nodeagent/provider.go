@@ -51,7 +51,8 @@ type providerState struct {
 	health   wire.Health
 	models   []openai.Model // by ID
 	known    bool           // the list of models is known, if only to be empty
-	goneFrom time.Time      // since when it can't be reached; zero if it can
+	loaded   loadedModels
+	goneFrom time.Time // since when it can't be reached; zero if it can
 }
 
 // target is one operation of one provider, ready to be called.
@@ -235,7 +236,7 @@ func (p *provider) describe() (tunnel.ProviderInfo, []tunnel.ModelInfo) {
 	}
 	models := make([]tunnel.ModelInfo, len(p.state.models))
 	for i, m := range p.state.models {
-		models[i] = tunnel.ModelInfo{Provider: execution.ProviderID(p.spec.ID), ID: m.ID, Created: m.Created, OwnedBy: m.OwnedBy}
+		models[i] = tunnel.ModelInfo{Provider: execution.ProviderID(p.spec.ID), ID: m.ID, Created: m.Created, OwnedBy: m.OwnedBy, Loaded: p.state.loaded.has(m.ID)}
 	}
 	return info, models
 }

@@ -44,7 +44,7 @@ func TestAnswers(t *testing.T) {
 		{"chunk after [DONE]", true, sseHead + firstChunk + doneEvent + firstChunk, execution.Completed, 0, 200, firstChunk + doneEvent},
 		{"first event is an error", true, sseHead + `data: {"error":{"message":"out of memory","type":"server_error","code":500}}` + "\n\n" + doneEvent, execution.Completed, 0, 502, `{"error":{"message":"out of memory",`},
 		{"first event is the client's fault", true, sseHead + `data: {"error":{"message":"context overflow","type":"invalid_request_error","code":400}}` + "\n\n" + doneEvent, execution.Completed, 0, 400, `{"error":{"message":"context overflow",`},
-		{"error after content", true, sseHead + firstChunk + `data: {"error":{"message":"boom"}}` + "\n\n" + doneEvent, execution.Completed, 0, 200, firstChunk + `data: {"error":{"message":"boom"}}` + "\n\n" + doneEvent},
+		{"error after content", true, sseHead + firstChunk + `data: {"error":{"message":"boom"}}` + "\n\n" + doneEvent, execution.Failed, execution.CodeProviderError, 200, firstChunk + `data: {"error":{"message":"boom"}}` + "\n\n"},
 		{"error after content that no client sees", true, sseHead + firstChunk + `error: {"code":500,"message":"boom"}` + "\n\n" + doneEvent, execution.Failed, execution.CodeProviderError, 200, firstChunk + `error: {"code":500,"message":"boom"}` + "\n\n"},
 		{"stream under no type", true, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + firstChunk + doneEvent, execution.Completed, 0, 200, firstChunk + doneEvent},
 		{"stream under text/plain", true, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" + firstChunk + doneEvent, execution.Completed, 0, 200, firstChunk + doneEvent},

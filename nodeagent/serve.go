@@ -119,9 +119,11 @@ type exchange struct {
 	prelude  []byte               // what a stream held before its first event, still to be sent
 	observer openai.UsageObserver // of an answer that is none
 	usage    usageReader          // stream or observer; nil before the first byte
+	renamer  *openai.ModelRenamer // nil where the answer's model keeps its name
 	sent     int64                // bytes of the answer given to the tunnel
 	linger   bool                 // the answer is whole, its connection perhaps not yet
 	headOut  bool                 // the Edge has a head
+	patience *time.Timer          // nil until the provider reported an error and may have more to say of it
 }
 
 // errRunOver is the cause with which an exchange ends its own request.
@@ -202,6 +204,9 @@ func (e *exchange) finish(buf []byte) {
 		e.resp.Body.Close()
 	}
 	e.cancel(errRunOver)
+	if e.patience != nil {
+		e.patience.Stop()
+	}
 	if e.upload != nil {
 		e.upload.detach()
 	}
@@ -230,13 +235,13 @@ func (e *exchange) drain(buf []byte) {
 // terminal is the run's end with what has been measured so far.
 func (e *exchange) terminal(o execution.Outcome, c execution.Code, detail string) execution.Terminal {
 	t := execution.Terminal{Outcome: o, Code: c, Phase: e.phase, Detail: e.clean(detail), Timings: e.timings}
-	if e.usage != nil {
+	switch {
+	case e.stream != nil && o != execution.Completed:
+		// The provider reports usage at the end that it never came to. What was produced is near to what came, and
+		// neither nothing nor all that was asked for.
+		t.Usage = e.stream.Spent()
+	case e.usage != nil:
 		t.Usage = e.usage.Usage()
-	}
-	if o == execution.Cancelled && !t.Usage.Known && e.stream != nil && e.stream.Events() > 0 {
-		// The provider reports usage at the end that it never came to. Engines send one token in an event: what was
-		// produced is near to that, and neither nothing nor all that was asked for.
-		t.Usage = execution.Usage{Output: int64(e.stream.Events()), Known: true}
 	}
 	if !e.called.IsZero() && t.Timings.Provider == 0 {
 		t.Timings.Provider = time.Since(e.called)

@@ -22,7 +22,8 @@ type watch struct {
 	// waiting is when the present wait for the provider began, in nanoseconds since start, plus one; 0 while there is
 	// none; watchOver at the end.
 	waiting atomic.Int64
-	first   atomic.Bool // the first byte has arrived
+	silent  time.Duration // of waits since the last byte of the answer that ended with comments; the reader's alone
+	first   atomic.Bool   // the first byte has arrived
 }
 
 const watchOver = -1
@@ -43,10 +44,20 @@ func (w *watch) begin(firstByte, idle time.Duration, cancel func(error)) {
 	w.timer = time.AfterFunc(firstByte, w.fire)
 }
 
-// wait is called before each read of the answer, got after each that brought something.
+// wait is called before each read of the answer; got after each that brought some of it, heard after each that brought
+// comments alone.
 func (w *watch) wait() {
 	if w.idle > 0 {
-		w.waiting.Store(int64(time.Since(w.start)) + 1)
+		w.waiting.Store(int64(time.Since(w.start)-w.silent) + 1)
+	}
+}
+
+// heard lets the wait stand still: the provider has still not answered, but what is now done with the comments is not
+// its time.
+func (w *watch) heard() {
+	if since := w.waiting.Load(); since > 0 {
+		w.silent = time.Since(w.start) - time.Duration(since-1)
+		w.waiting.Store(0)
 	}
 }
 
@@ -55,6 +66,7 @@ func (w *watch) got() {
 		return
 	}
 	w.waiting.Store(0)
+	w.silent = 0
 	if w.first.Load() {
 		return
 	}

@@ -25,7 +25,7 @@ const (
 //
 //   - the usage-only chunk of a chat stream is dropped where the client did not ask for it;
 //   - after [DONE] the blank line is completed if it is missing or was not yet there, and all after it is dropped;
-//   - after an error that clients would not notice ([StreamError.Visible]) all is dropped;
+//   - after an error all is dropped, and so is the [DONE] that some engines send then (see [StreamError]);
 //   - an event that is whole but for its blank line when the stream ends gets that blank line.
 //
 // The first event, and with withholding any event that may still turn out to be the usage-only chunk, is held until it
@@ -40,6 +40,9 @@ type StreamFilter struct {
 
 	// What the stream has told.
 	events   int
+	taken    int64 // bytes of whole events
+	produced int   // events with output
+	reported int   // of those, how many had come when usage was last reported
 	complete bool
 	done     bool // [DONE]
 	ended    bool // nothing more is forwarded
@@ -193,11 +196,11 @@ func (f *StreamFilter) take(ev, line, single []byte, fresh bool, size int) verdi
 	case f.kind == StreamOllama:
 		if size > maxEvent {
 			f.events++
+			f.taken += int64(size)
 			f.tail(ev)
-		} else {
-			f.ollama(line)
+			return pass
 		}
-		return pass
+		return f.ollama(line)
 	case len(line) == 0:
 		if fresh {
 			return pass

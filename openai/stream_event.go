@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"strings"
 
 	"iop/execution"
 )
@@ -13,13 +14,21 @@ type StreamError struct {
 	Err *Error
 	// First is set if no other event came before it: if nothing was sent to the client yet, Err can be the answer.
 	First bool
-	// Visible is set if clients of the protocol raise it from the event itself. Otherwise they would read on and take
-	// the stream for good: the filter forwards nothing after the event, and an in-band error must be put there.
+	// Visible is set if clients of the protocol raise it from the event itself: all is said then. Otherwise they would
+	// read on and take the stream for good, and an in-band error must be put behind the event. Either way the filter
+	// forwards nothing after it, but the rest of a Responses stream, whose own end says the same again.
 	Visible bool
 }
 
 // Events returns how many events with data the stream had, withheld ones too, [DONE] and comments not.
 func (f *StreamFilter) Events() int { return f.events }
+
+// Progress returns a number that changes with each push that brought bytes of events, and stays with one that brought
+// nothing but comments and blank lines.
+func (f *StreamFilter) Progress() int64 { return f.taken + int64(f.size) }
+
+// Ended reports whether nothing more is forwarded, whatever is pushed: the stream is over, or broke with an error.
+func (f *StreamFilter) Ended() bool { return f.ended }
 
 // Complete reports whether the protocol's terminal was seen: a finish_reason or [DONE]; response.completed,
 // .incomplete or .failed; message_stop; done:true. A stream with an ErrorEvent may be complete as well, as engines
@@ -30,8 +39,23 @@ func (f *StreamFilter) Complete() bool { return f.complete }
 // clients wait for the connection's end, others take what follows for content.
 func (f *StreamFilter) SawDone() bool { return f.done }
 
-// Usage returns what the provider reported so far. Of an event over 1 MiB it is found if it stands in the last 64 KiB.
+// Usage returns what the provider reported so far; of a whole stream that is all. Of an event over 1 MiB it is found if it stands in the last 64 KiB.
 func (f *StreamFilter) Usage() execution.Usage { return f.usage }
+
+// Spent returns what a stream that was cut off had used by then. What the provider reported counts; events with output
+// that came after its last report, or without any, are counted as a token each, which is how engines send them, and the
+// usage is marked as estimated. An error is no output.
+func (f *StreamFilter) Spent() execution.Usage {
+	u := f.usage
+	if unreported := f.produced - f.reported; unreported > 0 {
+		u.Output = addCounts(u.Output, int64(unreported))
+		u.Known, u.Estimated = true, true
+	}
+	return u
+}
+
+// report takes what the provider said of usage.
+func (f *StreamFilter) report(u execution.Usage) { f.usage, f.reported = u, f.produced }
 
 // ErrorEvent returns the first error that the stream reported, nil if none.
 func (f *StreamFilter) ErrorEvent() *StreamError { return f.failure }
@@ -46,6 +70,7 @@ var byteOrderMark = []byte("\ufeff")
 
 // event looks at a whole event: its bytes without the blank line, single its one line or nil, size its true length.
 func (f *StreamFilter) event(ev, single []byte, size int) verdict {
+	f.taken += int64(size)
 	if size > maxEvent {
 		f.events++
 		f.tail(ev)
@@ -132,9 +157,11 @@ func cutLine(b []byte) (line, rest []byte) {
 func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 	if len(name) == 0 {
 		if f.dull.match(data) {
+			f.produced++
 			return pass
 		}
 		if !f.telling(data) {
+			f.produced++
 			f.dull.learn(data)
 			return pass
 		}
@@ -149,12 +176,11 @@ func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 	}
 	c := readChunk(data)
 	f.complete = f.complete || c.finished
-	if c.usage.Known {
-		f.usage = c.usage
-	}
+	f.takeChunk(c)
 	switch {
 	case c.err != nil:
 		f.fault(streamedError(c.err), true)
+		return last
 	case flat:
 		f.fault(streamedError(data), false)
 		return last
@@ -162,6 +188,16 @@ func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 		return drop
 	}
 	return pass
+}
+
+// takeChunk notes the output and the usage of a chunk.
+func (f *StreamFilter) takeChunk(c chunk) {
+	if c.output && c.err == nil {
+		f.produced++
+	}
+	if c.usage.Known {
+		f.report(c.usage)
+	}
 }
 
 // telling reports whether a chunk may hold something that matters. Names are searched by their last letters: a needle
@@ -196,6 +232,7 @@ func hasValue(data []byte, front, back string) bool {
 // chunk is what matters of a chat chunk.
 type chunk struct {
 	finished  bool
+	output    bool // there are choices, and none of them ends
 	usageOnly bool // choices are there and empty, and usage is an object; it may be an error all the same
 	usage     execution.Usage
 	err       []byte // the error's value; nil if there is none
@@ -208,7 +245,8 @@ func readChunk(data []byte) (c chunk) {
 		case "choices":
 			noChoices = is(m.val, 'n')
 			if is(m.val, '[') {
-				noChoices = !c.readChoices(m.val)
+				c.output = c.readChoices(m.val)
+				noChoices = !c.output
 			}
 		case "usage":
 			if usage = is(m.val, '{'); usage {
@@ -221,6 +259,7 @@ func readChunk(data []byte) (c chunk) {
 		}
 	}
 	c.usageOnly = noChoices && usage
+	c.output = c.output && !c.finished
 	return c
 }
 
@@ -255,6 +294,9 @@ func (f *StreamFilter) typed(data, name []byte) verdict {
 	case StreamMedia:
 		f.media(string(t), data)
 	}
+	if f.failure != nil && f.kind != StreamResponses { // there response.failed follows, which is the stream's end
+		return last
+	}
 	return pass
 }
 
@@ -286,6 +328,10 @@ func (f *StreamFilter) responses(t string, data []byte) {
 		}
 	case "error", "":
 		f.typedError(t, data)
+	default:
+		if strings.HasSuffix(t, ".delta") {
+			f.produced++
+		}
 	}
 }
 
@@ -293,6 +339,8 @@ func (f *StreamFilter) messages(t string, data []byte) {
 	switch t {
 	case "message_start":
 		f.mergeUsage(member(member(data, "message"), "usage"))
+	case "content_block_delta":
+		f.produced++
 	case "message_delta":
 		f.mergeUsage(member(data, "usage"))
 	case "message_stop":
@@ -307,13 +355,13 @@ func (f *StreamFilter) media(t string, data []byte) {
 	case "image_generation.completed", "image_edit.completed", "transcript.text.done", "speech.audio.done":
 		f.complete = true
 		f.mergeUsage(member(data, "usage"))
+	case "transcript.text.delta":
+		f.produced++
 	case "error", "":
 		f.typedError(t, data)
 		c := readChunk(data) // some engines transcribe in chunks of chat's shape
 		f.complete = f.complete || c.finished
-		if c.usage.Known {
-			f.usage = c.usage
-		}
+		f.takeChunk(c)
 	}
 }
 
@@ -336,20 +384,25 @@ func orObject(val []byte) []byte {
 }
 
 // ollama looks at one line of NDJSON.
-func (f *StreamFilter) ollama(line []byte) {
+func (f *StreamFilter) ollama(line []byte) verdict {
 	if line = bytes.TrimSpace(line); len(line) == 0 {
-		return
+		return pass
 	}
 	f.events++
+	f.taken += int64(len(line))
 	if hasValue(line, `"e`, `rror"`) {
 		if e := member(line, "error"); isError(e) {
 			f.fault(streamedError(e), true)
+			return last
 		}
 	}
 	if bytes.Contains(line, []byte(`done":`)) && is(member(line, "done"), 't') {
 		f.complete = true
 		f.mergeUsage(line)
+	} else {
+		f.produced++
 	}
+	return pass
 }
 
 // tail looks at an event that is too long to be read: at its head for the type, at its tail for the rest.
@@ -362,8 +415,11 @@ func (f *StreamFilter) tail(ev []byte) {
 	if len(ev) > tailSize {
 		ev = ev[len(ev)-tailSize:]
 	}
+	if f.kind == StreamChat {
+		f.produced++
+	}
 	if u := lastUsage(ev); u.Known {
-		f.usage = u
+		f.report(u)
 	}
 	switch f.kind {
 	case StreamChat:
@@ -403,6 +459,6 @@ func headType(head, tail []byte) []byte {
 
 func (f *StreamFilter) mergeUsage(obj []byte) {
 	if is(obj, '{') {
-		f.usage = mergeUsage(f.usage, obj)
+		f.report(mergeUsage(f.usage, obj))
 	}
 }

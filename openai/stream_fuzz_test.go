@@ -52,16 +52,19 @@ func FuzzStreamFilter(f *testing.F) {
 		if (a == nil) != (b == nil) || (a != nil && (*a.Err != *b.Err || a.First != b.First || a.Visible != b.Visible)) {
 			t.Fatalf("error events: %+v and %+v", a, b)
 		}
-		hidden := b != nil && !b.Visible
+		if whole.Spent() != split.Spent() {
+			t.Fatalf("cut at %d and every %d: spent %+v, whole %+v", cut, step, split.Spent(), whole.Spent())
+		}
+		ended := b != nil && (!b.Visible || kind != StreamResponses)
 		switch {
-		case whole.SawDone() || hidden:
+		case whole.SawDone() || ended:
 			checkPrefix(t, in, want, withhold && kind == StreamChat)
 		case !withhold || kind != StreamChat:
 			if rest, ok := bytes.CutPrefix(want, in); !ok || len(bytes.Trim(rest, "\r\n")) > 0 || len(rest) > 3 {
 				t.Fatalf("forwarded %q for %q", want, in)
 			}
 		}
-		if kind == StreamChat && !hidden {
+		if kind == StreamChat && !ended {
 			checkChat(t, in, want, whole, withhold)
 		}
 	})
@@ -194,6 +197,9 @@ func FuzzShape(f *testing.F) {
 		taught := NewStreamFilter(StreamChat, true)
 		complete, usage := false, taught.Usage()
 		for line := range strings.SplitSeq(lines, "\n") {
+			if taught.ErrorEvent() != nil {
+				return // nothing is forwarded after it
+			}
 			event := []byte("data: " + line + "\n\n")
 			fresh := NewStreamFilter(StreamChat, true)
 			want, _ := fresh.Push(event)

@@ -201,6 +201,7 @@ func (f *StreamFilter) seal(p []byte, end int, v verdict) {
 func (f *StreamFilter) finish(v verdict) {
 	f.ended = true
 	if v == stop {
+		f.taken++
 		f.done = true
 		f.complete = f.complete || f.kind == StreamChat || f.kind == StreamMedia
 	}

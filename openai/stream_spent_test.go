@@ -1,0 +1,89 @@
+package openai
+
+import (
+	"strings"
+	"testing"
+
+	"iop/execution"
+)
+
+// TestSpent: what a stream had used when it was cut off, and whether that is the provider's word.
+func TestSpent(t *testing.T) {
+	const (
+		chunk   = `data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}` + "\n\n"
+		counted = `data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}],"usage":{"prompt_tokens":5,"completion_tokens":2}}` + "\n\n"
+		finish  = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+		usage   = `data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":9}}` + "\n\n"
+		failure = `data: {"error":{"message":"a text of many words that nobody asked for","code":500}}` + "\n\n"
+		begin   = "event: message_start\n" + `data: {"type":"message_start","message":{"usage":{"input_tokens":7,"output_tokens":1}}}` + "\n\n"
+		block   = "event: content_block_delta\n" + `data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"x"}}` + "\n\n"
+		ping    = "event: ping\n" + `data: {"type":"ping"}` + "\n\n"
+		delta   = `data: {"type":"response.output_text.delta","delta":"x"}` + "\n\n"
+		part    = `data: {"type":"response.output_item.added","item":{}}` + "\n\n"
+	)
+	for _, c := range []struct {
+		name   string
+		kind   StreamKind
+		stream string
+		want   execution.Usage
+	}{
+		{"nothing came", StreamChat, "", execution.Usage{}},
+		{"comments", StreamChat, ": a\n\n: b\n\n", execution.Usage{}},
+		{"an error alone", StreamChat, failure, execution.Usage{}},
+		{"two chunks", StreamChat, chunk + chunk, execution.Usage{Output: 2, Known: true, Estimated: true}},
+		{"many chunks of one shape", StreamChat, strings.Repeat(chunk, 40), execution.Usage{Output: 40, Known: true, Estimated: true}},
+		{"two chunks and an error", StreamChat, chunk + chunk + failure, execution.Usage{Output: 2, Known: true, Estimated: true}},
+		{"an end is no output", StreamChat, chunk + finish, execution.Usage{Output: 1, Known: true, Estimated: true}},
+		{"the provider counts as it goes", StreamChat, counted + counted, execution.Usage{Input: 5, Output: 2, Known: true}},
+		{"it counted until then", StreamChat, counted + chunk, execution.Usage{Input: 5, Output: 3, Known: true, Estimated: true}},
+		{"all was reported", StreamChat, chunk + finish + usage, execution.Usage{Input: 5, Output: 9, Known: true}},
+		{"half an event", StreamChat, chunk + chunk[:40], execution.Usage{Output: 1, Known: true, Estimated: true}},
+		{"Messages", StreamMessages, begin + ping + block + block, execution.Usage{Input: 7, Output: 3, Known: true, Estimated: true}},
+		{"Messages, before any output", StreamMessages, begin + ping, execution.Usage{Input: 7, Output: 1, Known: true}},
+		{"Responses", StreamResponses, part + delta + delta, execution.Usage{Output: 2, Known: true, Estimated: true}},
+		{"Ollama", StreamOllama, `{"message":{"content":"x"}}` + "\n" + `{"error":"gone"}` + "\n", execution.Usage{Output: 1, Known: true, Estimated: true}},
+		{"an image", StreamMedia, `data: {"type":"image_generation.partial_image"}` + "\n\n", execution.Usage{}},
+	} {
+		for _, n := range []int{1, 7, len(c.stream) + 1} {
+			f := NewStreamFilter(c.kind, true)
+			for s := c.stream; s != ""; s = s[min(n, len(s)):] {
+				f.Push([]byte(s[:min(n, len(s))]))
+			}
+			if got := f.Spent(); got != c.want {
+				t.Errorf("%s, pieces of %d: %+v, want %+v", c.name, n, got, c.want)
+			}
+		}
+	}
+}
+
+// TestNothingFollowsAnError: whatever a provider still sends after its error, in whatever pieces, is not passed on; of a
+// Responses stream the end is, which says the same.
+func TestNothingFollowsAnError(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		kind              StreamKind
+		before, failure   string
+		after             string
+		passed            string
+		complete, visible bool
+	}{
+		{"vLLM's [DONE]", StreamChat, "data: {\"choices\":[{}]}\n\n", "data: {\"error\":{\"message\":\"boom\"}}\n\n", "data: [DONE]\n\n", "", false, true},
+		{"more content", StreamChat, "data: {\"choices\":[{}]}\r\n\r\n", "data: {\"error\":{\"message\":\"boom\"}}\r\n\r\n", "data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\r\n\r\n", "", false, true},
+		{"Messages", StreamMessages, "data: {\"type\":\"ping\"}\n\n", "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"x\"}}\n\n", "data: {\"type\":\"message_stop\"}\n\n", "", false, true},
+		{"Ollama", StreamOllama, "{\"message\":{}}\n", "{\"error\":\"boom\"}\n", "{\"done\":true}\n", "", false, true},
+		{"Responses", StreamResponses, "data: {\"type\":\"response.created\"}\n\n", "data: {\"type\":\"error\",\"message\":\"x\"}\n\n",
+			"data: {\"type\":\"response.failed\",\"response\":{}}\n\n", "data: {\"type\":\"response.failed\",\"response\":{}}\n\n", true, true},
+	} {
+		stream := c.before + c.failure + c.after
+		for n := 1; n <= len(stream); n++ {
+			f := NewStreamFilter(c.kind, false)
+			out := through(f, []byte(stream), n)
+			if want := c.before + c.failure + c.passed; string(out) != want {
+				t.Fatalf("%s, pieces of %d: %q, want %q", c.name, n, out, want)
+			}
+			if e := f.ErrorEvent(); e == nil || e.Visible != c.visible || f.Complete() != c.complete || !f.AtBorder() {
+				t.Fatalf("%s, pieces of %d: error %+v, complete %t, at a border %t", c.name, n, e, f.Complete(), f.AtBorder())
+			}
+		}
+	}
+}
