@@ -61,6 +61,7 @@ var homes = map[string][]string{
 	"github.com/pressly/goose":    {"state"},
 	"github.com/openai/openai-go": {"e2e"},
 	"database/sql":                {"state"},
+	"go.yaml.in/yaml":             {"gateway"},
 }
 
 // skippedDirs hold nothing of ours, or nothing of the repository.

@@ -154,10 +154,14 @@ type Table struct {
 	routes     []*Route
 	byName     map[string]*Route // names and aliases
 	advertised bool              // models that no route names are routes of their own
+	base       Route             // what such a route is, but for its name
+	digest     string
 }
 
 // Advertised returns the Table of an Edge without a file: every model that a Node advertises is a route.
-func Advertised() *Table { return &Table{advertised: true} }
+func Advertised() *Table {
+	return &Table{advertised: true, base: Route{Advertised: true, Retry: DefaultRetry}}
+}
 
 // Resolve returns the route of a model name, nil if it can't be one. For a model that no route names the Table can't
 // know whether a Node advertises it: admission does.
@@ -166,7 +170,9 @@ func (t *Table) Resolve(model string) *Route {
 		return r
 	}
 	if t.advertised {
-		return &Route{Name: model, Advertised: true, Retry: DefaultRetry}
+		r := t.base
+		r.Name = model
+		return &r
 	}
 	return nil
 }
@@ -176,3 +182,6 @@ func (t *Table) Routes() []*Route { return t.routes }
 
 // ServesAdvertised reports whether models that no route names are routes of their own.
 func (t *Table) ServesAdvertised() bool { return t.advertised }
+
+// Digest tells one file's content from another's, in short hexadecimal; empty for a Table that is of no file.
+func (t *Table) Digest() string { return t.digest }

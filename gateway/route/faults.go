@@ -1,0 +1,138 @@
+package route
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// maxFaults is how many faults of a file are told: who has more begins with these.
+const maxFaults = 20
+
+// maxKept bounds what is collected before the first are picked.
+const maxKept = 500
+
+// Fault is one thing that is wrong in a file.
+type Fault struct {
+	File         string
+	Line, Column int    // from 1; both 0 for a fault of the whole file, Column alone where the text is no YAML
+	Path         string // such as routes[1].policy, or empty
+	Message      string // what is wrong, and what would be right
+}
+
+// String returns the fault as editors and terminals understand it: "iop.yaml:12:5: routes[1].policy: ...".
+func (f Fault) String() string {
+	var b strings.Builder
+	b.WriteString(f.File)
+	if f.Line > 0 {
+		fmt.Fprintf(&b, ":%d", f.Line)
+	}
+	if f.Column > 0 {
+		fmt.Fprintf(&b, ":%d", f.Column)
+	}
+	b.WriteString(": ")
+	if f.Path != "" {
+		b.WriteString(f.Path + ": ")
+	}
+	b.WriteString(f.Message)
+	return b.String()
+}
+
+// ConfigError is why a file makes no Table: its first faults, in the file's order.
+type ConfigError struct {
+	Faults []Fault // at least one
+	More   int     // how many others there are
+}
+
+// Error returns a line per fault.
+func (e *ConfigError) Error() string {
+	lines := make([]string, 0, len(e.Faults)+1)
+	for _, f := range e.Faults {
+		lines = append(lines, f.String())
+	}
+	if e.More > 0 {
+		lines = append(lines, fmt.Sprintf("%s: and %d more", e.Faults[0].File, e.More))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// faultList collects the faults of one file.
+type faultList struct {
+	file  string
+	list  []Fault
+	total int
+}
+
+func (l *faultList) add(line, column int, path, message string) {
+	if l.total++; len(l.list) < maxKept {
+		l.list = append(l.list, Fault{l.file, line, column, path, message})
+	}
+}
+
+// err returns a *ConfigError, or nil when there are no faults.
+func (l *faultList) err() error {
+	if l.total == 0 {
+		return nil
+	}
+	slices.SortStableFunc(l.list, func(a, b Fault) int {
+		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
+	})
+	kept := l.list[:min(len(l.list), maxFaults)]
+	return &ConfigError{Faults: slices.Clip(kept), More: l.total - len(kept)}
+}
+
+// suggest ends a message about a name that is none of those that may stand there: the nearest, or all of them.
+func suggest(got string, names []string) string {
+	best, least := "", len(got)/5+2
+	for _, name := range names {
+		if d := distance(strings.ToLower(got), name, least); d < least {
+			best, least = name, d
+		}
+	}
+	if best != "" {
+		return fmt.Sprintf("did you mean %s?", best)
+	}
+	if len(names) == 1 {
+		return "here may stand: " + names[0]
+	}
+	return "here may stand: " + strings.Join(names, ", ")
+}
+
+// distance returns how many letters must be changed, put in, left out or swapped with the next to make b of a; limit if
+// it is that many or more.
+func distance(a, b string, limit int) int {
+	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
+		return limit
+	}
+	var before []int // the row before the last
+	last := make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row := make([]int, len(b)+1)
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := last[j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			row[j] = min(change, last[j]+1, row[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last = last, row
+	}
+	return min(last[len(b)], limit)
+}
+
+// excerpt makes a value of the file fit to stand in a message.
+func excerpt(s string) string {
+	const limit = 60
+	if len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit], "") + "..."
+	}
+	return fmt.Sprintf("%q", s)
+}

@@ -1,0 +1,163 @@
+package route
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// MaxFileSize is the largest file that is read, in bytes. A thousand routes are a tenth of it.
+const MaxFileSize = 1 << 20
+
+// maxNesting is how deep lists and maps may lie in one another. The routes themselves need eight; what is left is for
+// defaults that are JSON schemas.
+const maxNesting = 32
+
+// Load reads a file and makes a Table of it. The error is a *ConfigError where the content is at fault, else of the
+// file system.
+func Load(path string) (*Table, error) {
+	data, _, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data)
+}
+
+// read returns the content of a file, and what it was like when it was opened. A file that is too large is returned
+// short of its end, for Parse to refuse.
+func read(path string) ([]byte, os.FileInfo, error) {
+	// Asked before it is opened: a named pipe would hold its reader.
+	if info, err := os.Stat(path); err != nil {
+		return nil, nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("%s is no regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	return data, info, err
+}
+
+// Parse makes a Table of an iop.yaml's content; file is its name in errors. An empty one, or one of comments alone, is
+// that of an Edge without routes. Any error is a *ConfigError with all faults that were found.
+func Parse(file string, data []byte) (*Table, error) {
+	r := &reader{faults: faultList{file: file}}
+	t := Advertised()
+	if root := r.document(data); root != nil {
+		t = r.table(root)
+	}
+	if err := r.faults.err(); err != nil {
+		return nil, err
+	}
+	t.digest = digest(data)
+	return t, nil
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:6])
+}
+
+// document returns the root of the one document, nil if it is empty or at fault.
+func (r *reader) document(data []byte) *yaml.Node {
+	if len(data) > MaxFileSize {
+		r.faults.add(0, 0, "", fmt.Sprintf("the file is larger than %d bytes", MaxFileSize))
+		return nil
+	}
+	if at, bad := unreadable(data); bad {
+		before := data[:at]
+		line := 1 + bytes.Count(before, []byte("\n"))
+		r.faults.add(line, 1+utf8.RuneCount(before[1+bytes.LastIndexByte(before, '\n'):]), "", "this byte is no printable UTF-8; the file must be text")
+		return nil
+	}
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	var first, second yaml.Node
+	switch err := d.Decode(&first); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		r.noYAML(err)
+		return nil
+	}
+	switch err := d.Decode(&second); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		r.noYAML(err)
+		return nil
+	default:
+		r.fault(&second, "", "a second document begins here; the file must be a single one, without another ---")
+		return nil
+	}
+	root := first.Content[0]
+	if r.shape(root, 1); r.faults.total > 0 || isNull(root) {
+		return nil
+	}
+	return root
+}
+
+var yamlLine = regexp.MustCompile(`^line (\d+): `)
+
+// noYAML notes what the library says about text that is no YAML. It knows no column, and the line is where it stopped or
+// where what it was reading begins.
+func (r *reader) noYAML(err error) {
+	message, line := strings.TrimPrefix(err.Error(), "yaml: "), 1 // it does not say so of the first line
+	if m := yamlLine.FindStringSubmatch(message); m != nil {
+		line, _ = strconv.Atoi(m[1]) // its own digits
+		message = message[len(m[0]):]
+	}
+	r.faults.add(line, 0, "", "this is no YAML, here or in the next lines: "+message)
+}
+
+// unreadable finds the first byte that may not stand in YAML. The library would refuse it too, but without a place.
+func unreadable(data []byte) (at int, bad bool) {
+	for at < len(data) {
+		c, width := utf8.DecodeRune(data[at:])
+		switch {
+		case c == utf8.RuneError && width == 1, c == 0xfffe, c == 0xffff:
+			return at, true
+		case unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' && c != 0x85:
+			return at, true
+		}
+		at += width
+	}
+	return 0, false
+}
+
+// shape refuses what of YAML is not read here: aliases can make a small file a huge one, and a tag or an anchor that
+// means nothing would be one that its writer takes for something.
+func (r *reader) shape(n *yaml.Node, depth int) {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		r.fault(n, "", "aliases (*%s) are not read here; write out what it stands for", n.Value)
+		return
+	case n.Anchor != "":
+		r.fault(n, "", "anchors (&%s) are not read here; remove it", n.Anchor)
+	case n.Style&yaml.TaggedStyle != 0:
+		r.fault(n, "", "tags (%s) are not read here; remove it", n.Tag)
+	}
+	if depth > maxNesting {
+		r.fault(n, "", "this lies more than %d levels deep", maxNesting)
+		return
+	}
+	for _, child := range n.Content {
+		r.shape(child, depth+1)
+	}
+}
