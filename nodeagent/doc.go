@@ -14,5 +14,5 @@
 //
 // What it never does: it takes no decision that belongs to the Edge (who may call, which Node, retry), it keeps no
 // state past the process, and it never rewrites a provider's bytes, but for the usage-only event that it is asked to
-// withhold and the masked key.
+// withhold, the model's name that it is asked to replace, what follows an error in a stream, and the masked key.
 package nodeagent

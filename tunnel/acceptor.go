@@ -107,7 +107,7 @@ func (a *Acceptor) Metrics() *Metrics { return a.cfg.Metrics }
 func (a *Acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !a.enter() {
 		w.Header().Set("Retry-After", "1")
-		writeRefusal(w, http.StatusServiceUnavailable, &Refusal{Code: "draining", Message: "this Edge is stopping; connect again in a moment"})
+		a.refuse(w, http.StatusServiceUnavailable, &Refusal{Code: "draining", Message: "this Edge is stopping; connect again in a moment"})
 		return
 	}
 	identity, err := a.cfg.Directory.Authenticate(r)
@@ -118,7 +118,7 @@ func (a *Acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if !offersSubprotocol(r) {
 		a.wg.Done()
-		writeRefusal(w, http.StatusBadRequest, &Refusal{Code: "bad_request", Message: "the subprotocol " + wire.Subprotocol + " is required"})
+		a.refuse(w, http.StatusBadRequest, &Refusal{Code: "bad_request", Message: "the subprotocol " + wire.Subprotocol + " is required"})
 		return
 	}
 	conn, err := acceptConn(w, r)
@@ -155,16 +155,21 @@ func (a *Acceptor) enter() bool {
 }
 
 func (a *Acceptor) refuseRequest(w http.ResponseWriter, r *http.Request, err error) {
-	a.cfg.Metrics.Refusals.Add(1)
 	refusal, ok := errors.AsType[*Refusal](err)
 	if !ok {
 		a.cfg.Logger.Error("tunnel: a Node can't be authenticated", "remote", r.RemoteAddr, "err", err)
-		writeRefusal(w, http.StatusServiceUnavailable, &Refusal{Code: "unavailable", Message: "the Edge can't check join tokens now"})
+		a.refuse(w, http.StatusServiceUnavailable, &Refusal{Code: "unavailable", Message: "the Edge can't check join tokens now"})
 		return
 	}
 	a.cfg.Logger.Warn("tunnel: Node refused", "remote", r.RemoteAddr, "code", refusal.Code, "message", refusal.Message)
 	w.Header().Set("WWW-Authenticate", `Bearer realm="iop tunnel"`)
-	writeRefusal(w, http.StatusUnauthorized, refusal)
+	a.refuse(w, http.StatusUnauthorized, refusal)
+}
+
+// refuse answers a request that is not upgraded, and counts it.
+func (a *Acceptor) refuse(w http.ResponseWriter, status int, r *Refusal) {
+	a.cfg.Metrics.refused(r.Code)
+	writeRefusal(w, status, r)
 }
 
 func writeRefusal(w http.ResponseWriter, status int, r *Refusal) {
@@ -195,8 +200,8 @@ func (s *NodeSession) join(conn messageConn) bool {
 	s.link.init(conn, s, log, a.cfg.Metrics, a.budget)
 	s.link.rxSeq = 1
 	if err := s.admit(); err != nil {
-		a.cfg.Metrics.Refusals.Add(1)
 		refusal := asRefusal(err)
+		a.cfg.Metrics.refused(refusal.Code)
 		log.Warn("tunnel: registration refused", "remote", s.remote, "code", refusal.Code, "message", refusal.Message, "err", err)
 		s.answerRefused(conn, refusal)
 		return false
@@ -311,6 +316,8 @@ func (s *NodeSession) writeRegistered(m *wire.RegisterResponse) error {
 func (a *Acceptor) run(s *NodeSession) {
 	l := &s.link
 	l.metrics.Sessions.Add(1)
+	l.metrics.registered(s.HighestSeen(), s.Replaces())
+	s.asked = l.now()
 	// From here on, so that a Node which does not even read REGISTERED is not waited for either.
 	unready := time.AfterFunc(readyTime, func() {
 		l.mu.Lock()

@@ -66,6 +66,9 @@ type NodeSession struct {
 	since      time.Time
 	maxStreams int
 
+	// asked is the goroutine's that reads: when REGISTERED was sent; zero once the inventory began to come.
+	asked time.Time
+
 	info atomic.Pointer[NodeInfo]
 	// hooks keeps the Directory's calls for this session in order. Held by whoever calls.
 	hooks chan struct{}
@@ -116,7 +119,8 @@ func (s *NodeSession) Since() time.Time { return s.since }
 // Info returns what the Node last said of itself. Never nil.
 func (s *NodeSession) Info() *NodeInfo { return s.info.Load() }
 
-// RTT returns the round trip of the last heartbeat; 0 before the first.
+// RTT returns the round trip of the last heartbeat. Before the first it is how long the Node took from REGISTERED to the
+// first page of its inventory, which it sends at once; 0 before that.
 func (s *NodeSession) RTT() time.Duration {
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
@@ -233,6 +237,7 @@ func (s *NodeSession) Fence(code execution.Code, message string) {
 
 // Refuse ends the session and tells the Node why, as if it had been refused at registration.
 func (s *NodeSession) Refuse(r *Refusal) {
+	s.link.metrics.refused(r.Code)
 	s.link.fail(&EndError{Code: r.Code, Message: r.Message, Run: execution.CodeSessionLost})
 }
 
@@ -407,6 +412,10 @@ func (s *NodeSession) refreshLocked(payload []byte) error {
 	if page == nil {
 		return nil // an acknowledgement
 	}
+	if !s.asked.IsZero() {
+		// A Node answers at once, with what it has ready: as good as a heartbeat.
+		s.link.beat.rtt, s.asked = s.link.now().Sub(s.asked), time.Time{}
+	}
 	if page.First {
 		s.pending = &NodeInfo{Labels: s.register.Labels, Version: truncate(s.register.SoftwareVersion, maxNameBytes)}
 	}
@@ -468,7 +477,9 @@ func (s *NodeSession) readyLocked(payload []byte) error {
 	s.readied = true
 	s.hookLocked(func(s *NodeSession) {
 		if err := s.acceptor.cfg.Directory.Ready(s); err != nil {
-			s.link.fail(refusalEnd(err))
+			end := refusalEnd(err)
+			s.link.metrics.refused(end.Code)
+			s.link.fail(end)
 			return
 		}
 		s.link.mu.Lock()
@@ -539,6 +550,9 @@ func (s *NodeSession) ended(end *EndError) {
 	level := slog.LevelInfo
 	if end.Code == goodbyeHeartbeat || end.Code == goodbyeProtocol {
 		level = slog.LevelWarn
+	}
+	if end.Run == execution.CodeSessionSuperseded {
+		s.link.metrics.Supersessions.Add(1)
 	}
 	s.link.log.Log(context.Background(), level, "tunnel: session ended", "reason", end.Code, "detail", end.Error(), "remote", end.Remote)
 	s.acceptor.sessionEnded(s, end)

@@ -336,6 +336,7 @@ func (l *link) ackedLocked(ack *wire.HeartbeatAck) error {
 	l.beat.lastAck = l.now()
 	if ack.Id == l.beat.lastSent {
 		l.beat.rtt = l.beat.lastAck.Sub(l.beat.sentAt)
+		l.metrics.HeartbeatRTT.Observe(l.beat.rtt)
 	}
 	if ch, ok := l.beat.waiters[ack.Id]; ok {
 		delete(l.beat.waiters, ack.Id)

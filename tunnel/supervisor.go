@@ -241,7 +241,7 @@ func (s *Supervisor) pause(err error, attempt int, down time.Duration) time.Dura
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		state = StateRefused
 		wait = refusedPause(r)
-		s.cfg.Metrics.Refusals.Add(1)
+		s.cfg.Metrics.refused(r.Code)
 		s.cfg.Logger.Error("tunnel: the Edge refused this Node", "edge", s.cfg.URL, "code", r.Code, "message", r.Message, "retry_in", wait.Round(time.Millisecond).String())
 	} else {
 		s.cfg.Logger.Warn("tunnel: not connected", "edge", s.cfg.URL, "err", err, "retry_in", wait.Round(time.Millisecond).String())
