@@ -89,6 +89,9 @@ defaults:
 	if len(table.Routes()) != 3 || table.ServesAdvertised() || table.Digest() == "" {
 		t.Errorf("%d routes, advertised %t, digest %q", len(table.Routes()), table.ServesAdvertised(), table.Digest())
 	}
+	if s := table.String(); s != "3 routes with 5 names; models that no route names are refused" {
+		t.Errorf("%s", s)
+	}
 	if r := table.Resolve("gpt-4o-mini"); r != table.Routes()[0] || table.Resolve("gpt-5") != nil {
 		t.Errorf("resolved %+v", r)
 	}

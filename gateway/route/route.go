@@ -1,6 +1,7 @@
 package route
 
 import (
+	"fmt"
 	"time"
 
 	"iop/execution"
@@ -179,6 +180,15 @@ func (t *Table) Resolve(model string) *Route {
 
 // Routes returns the routes of the file, in its order.
 func (t *Table) Routes() []*Route { return t.routes }
+
+// String says in a few words what the Table holds, for logs and for who checks a file.
+func (t *Table) String() string {
+	others := "refused"
+	if t.advertised {
+		others = "served"
+	}
+	return fmt.Sprintf("%d routes with %d names; models that no route names are %s", len(t.routes), len(t.byName), others)
+}
 
 // ServesAdvertised reports whether models that no route names are routes of their own.
 func (t *Table) ServesAdvertised() bool { return t.advertised }
