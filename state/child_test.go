@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"iop/execution"
 )
@@ -29,6 +30,21 @@ func runChild(mode, url string) error {
 				return err
 			}
 			fmt.Println(next)
+		}
+	case "usage": // until killed
+		first, err := strconv.Atoi(os.Getenv("IOP_STATE_TEST_FIRST"))
+		if err != nil {
+			return err
+		}
+		for n := first; ; n += killedBatch {
+			if err := s.AddUsage(ctx, killedRuns(n, killedBatch)); err != nil {
+				return err
+			}
+			next, err := s.NextGeneration(ctx, "node", 0)
+			if err != nil {
+				return err
+			}
+			fmt.Println(n+killedBatch, next)
 		}
 	case "first-start": // all that happens once for a new state
 		admin, _, err := s.AdminToken(ctx)
@@ -96,6 +112,82 @@ func TestGenerationsSurviveKill(t *testing.T) {
 	next, err := s.NextGeneration(t.Context(), "node", 0)
 	if err != nil || next <= last {
 		t.Errorf("after all: generation %d, %v; want more than %d", next, err, last)
+	}
+}
+
+// killedBatch is how many runs a child writes at once, enough for the kill to meet it in the middle of a transaction.
+const killedBatch = 50
+
+// killedRuns are n runs of one key and month, numbered from first on.
+func killedRuns(first, n int) []UsageRecord {
+	records := make([]UsageRecord, n)
+	for i := range records {
+		records[i] = used(first+i, time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC))
+	}
+	return records
+}
+
+// A process that writes usage is killed at whatever point it has reached, over and over: the state opens, keys are
+// good, generations go on, what was written is there, and the month's sum is that of the rows.
+func TestUsageSurvivesKill(t *testing.T) {
+	const rounds = 15
+	url := fileURL(t)
+	first, err := Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, presented := createKey(t, first, KeySpec{Name: "k"})
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next, written, generation := 0, 0, execution.Generation(0)
+	for round := range rounds {
+		cmd := child("usage", url)
+		cmd.Env = append(cmd.Env, fmt.Sprint("IOP_STATE_TEST_FIRST=", next))
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		took := 0
+		for lines := bufio.NewScanner(out); lines.Scan(); took++ {
+			var end int
+			var got execution.Generation
+			if _, err := fmt.Sscan(lines.Text(), &end, &got); err != nil {
+				break // the kill cut the line
+			}
+			if got <= generation {
+				t.Errorf("round %d: generation %d after %d", round, got, generation)
+			}
+			written, next, generation = written+killedBatch, end, got
+			if took == round {
+				cmd.Process.Kill()
+			}
+		}
+		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Fatalf("round %d: the child ended by itself: %v", round, err)
+		}
+		next += 2 * killedBatch // past what it may have begun
+		s, err := Open(t.Context(), url)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if _, err := s.VerifyKey(t.Context(), presented); err != nil {
+			t.Errorf("round %d: %v", round, err)
+		}
+		row := total(t, s)
+		if row.Runs < int64(written) || row.Runs%killedBatch != 0 {
+			t.Errorf("round %d: %d runs are there, %d were written", round, row.Runs, written)
+		}
+		if sum := monthTokens(t, s, "key00001", time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)); sum != row.Input+row.Output {
+			t.Errorf("round %d: the month has %d tokens, its rows %d", round, sum, row.Input+row.Output)
+		}
+		written = int(row.Runs)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

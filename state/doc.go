@@ -1,17 +1,20 @@
-// Package state keeps what must outlast the Edge's process and what several Edges will share: API keys, join tokens,
-// who owns a Node's name, and the generations of its sessions. It stands on the ground floor and knows neither HTTP nor
-// the tunnel.
+// Package state keeps what must outlast the Edge's process and what several Edges will share: API keys and their
+// limits, join tokens, who owns a Node's name, the generations of its sessions, and what runs used. It stands on the
+// ground floor and knows neither HTTP nor the tunnel.
 //
 // # What may enter
 //
 // Facts that would do harm if a crash lost them, and facts that two Edges must agree on. What changes per request
-// (queues, places, streams) stays out, with one exception that is written in the background: when a key was last used.
+// (queues, places, streams) stays out, with two exceptions that are written in the background: when a key was last used,
+// and usage, one row a run, which gateway/meter brings in batches. A row of usage holds names and numbers; nothing that
+// a client or a model said, and no address. Rows are pruned; the sums of a key's tokens a month, kept in the transaction
+// that adds the rows, stay.
 //
 // # The database
 //
-// One schema and one set of queries (queries.go), in the SQL that SQLite and PostgreSQL both understand: $1
-// placeholders, INSERT .. ON CONFLICT DO UPDATE .. RETURNING, TEXT and BIGINT columns, times as milliseconds since
-// 1970 in UTC with 0 for "never". Only database.go knows which engine is behind it. SQLite runs in WAL mode with
+// One schema and one set of queries (queries.go, usage_queries.go), in the SQL that SQLite and PostgreSQL both
+// understand: $1 placeholders, INSERT .. ON CONFLICT DO UPDATE .. RETURNING, TEXT and BIGINT columns, times as
+// milliseconds since 1970 in UTC with 0 for "never". Only database.go knows which engine is behind it. SQLite runs in WAL mode with
 // synchronous=FULL, one writing connection and a few reading ones; a command such as "iop key create" may open the same
 // file while an Edge runs. The file must lie on a local disk: WAL needs shared memory. Migrations only ever add, so an
 // older Edge that still runs keeps working, but a schema that is newer than the binary is refused at Open.

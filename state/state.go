@@ -21,6 +21,8 @@ type Store struct {
 	files   secretFiles
 	peppers *peppers
 
+	summaries chan struct{} // a place for each UsageSummary that runs; never closed
+
 	// Each guards itself.
 	keys  keyCache
 	uses  useLog
@@ -64,7 +66,7 @@ func open(ctx context.Context, at location) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.close())
 	}
-	s := &Store{db: db, files: files, peppers: peppers}
+	s := &Store{db: db, files: files, peppers: peppers, summaries: make(chan struct{}, summariesAtOnce)}
 	s.close = sync.OnceValue(s.shutdown)
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop

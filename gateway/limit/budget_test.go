@@ -65,7 +65,7 @@ func TestBudget(t *testing.T) {
 		if e := refused(t, l, key, 1, limit.Budget); e.RetryAfter != 1 {
 			t.Errorf("a nanosecond before the end: %+v", e)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		take(t, l, key, 1000)
 		refused(t, l, key, 1, limit.Budget)
 	})
@@ -97,7 +97,7 @@ func TestSeveralEdges(t *testing.T) {
 		time.Sleep(time.Minute - 1)
 		run = take(t, l, key, 700)
 		run.Release()
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		refused(t, l, key, 501, limit.Budget)
 		s.set(january, 100) // a state that was restored knows less than we do
 		time.Sleep(time.Minute)

@@ -72,7 +72,7 @@ func TestEdgeOfRequests(t *testing.T) {
 				if again := refused(t, l, key, 1, limit.Requests); again.RetryAfter != 1 {
 					t.Fatalf("%d a minute: a nanosecond too early it is told to wait %v", rpm, again.RetryAfter)
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				hold := take(t, l, key, 1)
 				hold.Settle(1)
 			}
@@ -121,7 +121,7 @@ func TestEdgeOfTokens(t *testing.T) {
 				if e.RetryAfter > 1 {
 					refused(t, l, key, 1, limit.Tokens)
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				for taken := int64(0); ; taken++ { // a nanosecond may bring several
 					if _, e, _ := l.Take(t.Context(), key, 1); e != nil {
 						if taken == 0 {
