@@ -387,3 +387,27 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestDocumentedExamples: what the operator's page shows can be pasted.
+func TestDocumentedExamples(t *testing.T) {
+	page, err := os.ReadFile("../../docs/routes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "```yaml\n")[1:]
+	for _, block := range blocks {
+		text, _, _ := strings.Cut(block, "```")
+		if strings.HasPrefix(text, "parameters:") { // a part of a route
+			text = "routes:\n- model: a\n  " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
+		}
+		checkTable(t, parse(t, text))
+	}
+	if len(blocks) < 5 {
+		t.Errorf("%d examples", len(blocks))
+	}
+	for _, name := range append(append(policyNames[:], retryNames...), whenNames...) {
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/routes.md does not explain %s", name)
+		}
+	}
+}
