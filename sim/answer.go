@@ -43,7 +43,10 @@ func (x *exchange) planFor(a *ask) plan {
 		}
 	}
 	p.usage = usage{input: a.input, output: p.tokens() * a.n, cached: a.input / 2, reasoning: p.reasoning * a.n}
-	if x.k.cached != unset {
+	switch {
+	case x.cached != unset:
+		p.usage.cached = x.cached
+	case x.k.cached != unset:
 		p.usage.cached = min(x.k.cached, a.input)
 	}
 	return p

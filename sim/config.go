@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,25 @@ type Config struct {
 	TTFT time.Duration `env:"TTFT" help:"time to first token" example:"250ms"`
 	// TokensPerSecond is the pace of one stream after its first token; 0 is as fast as it goes.
 	TokensPerSecond float64 `env:"TOKENS_PER_SECOND" help:"pace of one stream; 0 is as fast as it goes" example:"50"`
+	// PrefillTokensPerSecond is how fast prompt tokens that are not cached are read before the first token, beside TTFT;
+	// 0 is at once.
+	PrefillTokensPerSecond float64 `env:"PREFILL_TOKENS_PER_SECOND" help:"pace at which prompts are read before the first token; 0 is at once" example:"4000"`
+	// PrefixCache is how many prompt tokens the engine remembers, of prompts by their beginning, least recently used
+	// first out. What it remembers of a prompt needs no prefill and is reported as cached. 0 remembers nothing.
+	PrefixCache int `env:"PREFIX_CACHE" help:"prompt tokens that are remembered and need no second prefill; 0 for none" example:"100000"`
+	// Load is how long a request waits for a model that is not in memory.
+	Load time.Duration `env:"LOAD" help:"time to load a model that is not in memory" example:"8s"`
+	// Loaded are the models in memory at the start. Without any: none for ollama, and for lmstudio if Load is set; all
+	// for every other engine, which loads what it serves before it listens.
+	Loaded []string `env:"LOADED" help:"models in memory at the start; default none for ollama, all for engines that load at their start" example:"sim-small"`
+	// MaxLoaded is how many models are in memory at once; the one that was used longest ago makes room. 0 is all.
+	MaxLoaded int `env:"MAX_LOADED" help:"models in memory at once; 0 for all" example:"1"`
+	// FailRate is the share of inference requests that are answered FailStatus at once, spread evenly.
+	FailRate float64 `env:"FAIL_RATE" help:"share of requests that fail at once, 0 to 1" example:"0.1"`
+	// FailStatus is the status of those.
+	FailStatus int `env:"FAIL_STATUS" help:"status of requests that fail so" example:"503"`
+	// RetryAfter is the Retry-After of those, in whole seconds; 0 for none.
+	RetryAfter time.Duration `env:"RETRY_AFTER" help:"Retry-After of requests that fail so" example:"5s"`
 	// Flavour is the engine to imitate.
 	Flavour Flavour `env:"FLAVOUR" help:"engine to imitate: openai, vllm, llamacpp, ollama, lmstudio, sglang, anthropic" example:"vllm"`
 	// APIKey, if set, must come as a bearer token or in x-api-key; /sim and /health stay open.
@@ -52,11 +72,12 @@ type Config struct {
 // DefaultConfig returns the configuration that `iop sim` has without flags.
 func DefaultConfig() Config {
 	return Config{
-		Listen:  "127.0.0.1:8490",
-		Models:  []string{"sim-small", "sim-large", "sim-embed", "sim-audio", "sim-image"},
-		Slots:   4,
-		Queue:   1024,
-		Flavour: OpenAI,
+		Listen:     "127.0.0.1:8490",
+		Models:     []string{"sim-small", "sim-large", "sim-embed", "sim-audio", "sim-image"},
+		Slots:      4,
+		Queue:      1024,
+		Flavour:    OpenAI,
+		FailStatus: http.StatusInternalServerError,
 	}
 }
 
@@ -76,11 +97,54 @@ func (c Config) validate() error {
 	if c.TTFT < 0 {
 		return fmt.Errorf("ttft must not be negative, e.g. 250ms, not %s", c.TTFT)
 	}
-	if c.TokensPerSecond < 0 || c.TokensPerSecond > 1e9 || c.TokensPerSecond != c.TokensPerSecond {
+	if !isPace(c.TokensPerSecond) {
 		return errors.New("tokens-per-second must be 0 (as fast as it goes) or more, e.g. 50")
+	}
+	if err := c.validateMemory(); err != nil {
+		return err
+	}
+	if err := c.validateFailures(); err != nil {
+		return err
 	}
 	if !slices.Contains(flavours, c.Flavour) {
 		return fmt.Errorf("flavour must be one of %s, not %q", flavourNames(), c.Flavour)
+	}
+	return nil
+}
+
+func isPace(r float64) bool { return r >= 0 && r <= 1e9 } // not a number is neither
+
+// validateMemory checks what the engine remembers and loads.
+func (c Config) validateMemory() error {
+	if !isPace(c.PrefillTokensPerSecond) {
+		return errors.New("prefill-tokens-per-second must be 0 (at once) or more, e.g. 4000")
+	}
+	if c.PrefixCache < 0 || c.PrefixCache > maxPrefixCache {
+		return fmt.Errorf("prefix-cache must be 0 to %d tokens, not %d", maxPrefixCache, c.PrefixCache)
+	}
+	if c.Load < 0 {
+		return fmt.Errorf("load must not be negative, e.g. 8s, not %s", c.Load)
+	}
+	if c.MaxLoaded < 0 {
+		return fmt.Errorf("max-loaded must be 0 (all) or more, not %d", c.MaxLoaded)
+	}
+	for _, m := range c.Loaded {
+		if !slices.Contains(c.Models, m) {
+			return fmt.Errorf("loaded names %q, which is not among the models", m)
+		}
+	}
+	return nil
+}
+
+func (c Config) validateFailures() error {
+	if !(c.FailRate >= 0 && c.FailRate <= 1) {
+		return fmt.Errorf("fail-rate must be 0 to 1, e.g. 0.1, not %g", c.FailRate)
+	}
+	if c.FailStatus < 400 || c.FailStatus > 599 {
+		return fmt.Errorf("fail-status must be 400 to 599, e.g. 503, not %d", c.FailStatus)
+	}
+	if c.RetryAfter < 0 {
+		return fmt.Errorf("retry-after must not be negative, e.g. 5s, not %s", c.RetryAfter)
 	}
 	return nil
 }

@@ -21,11 +21,14 @@ func (s *Server) controlRoutes(m *http.ServeMux) {
 		s.serveConfig(w, r)
 	})
 	m.HandleFunc("PUT /sim/models", s.changeModels)
+	m.HandleFunc("PUT /sim/loaded", s.changeLoaded)
 	m.HandleFunc("PUT /sim/slots", s.changeSlots)
 	m.HandleFunc("POST /sim/reset", func(w http.ResponseWriter, _ *http.Request) {
 		s.clearConfig()
 		s.ledger.rebase()
 		s.slots.rebase()
+		s.failures.forget()
+		s.prefixes.forget()
 		writeJSON(w, http.StatusOK, s.Stats())
 	})
 }
@@ -53,8 +56,9 @@ func Help() string {
 		"  GET /sim/requests?n=10      the last requests as they arrived, newest first\n" +
 		"  GET, POST, DELETE /sim/config   default knobs: {\"ttft\":\"2s\",\"fault\":null}\n" +
 		"  PUT /sim/models             {\"models\":[\"a\",\"b\"]}\n" +
+		"  PUT /sim/loaded             {\"models\":[\"a\"]}: these are in memory, and no others\n" +
 		"  PUT /sim/slots              {\"slots\":4,\"queue\":0}\n" +
-		"  POST /sim/reset             clear default knobs, counters and remembered requests\n")
+		"  POST /sim/reset             clear default knobs, counters, remembered requests and the prefix cache\n")
 	return b.String()
 }
 
@@ -97,18 +101,27 @@ func (s *Server) changeConfig(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) changeModels(w http.ResponseWriter, r *http.Request) {
+	replaceModels(w, r, s.SetModels, s.Models)
+}
+
+func (s *Server) changeLoaded(w http.ResponseWriter, r *http.Request) {
+	replaceModels(w, r, s.SetLoaded, s.Loaded)
+}
+
+// replaceModels gives the list in the request's body to set, and answers with the list that get then returns.
+func replaceModels(w http.ResponseWriter, r *http.Request, set func([]string) error, get func() []string) {
 	var in struct {
 		Models []string `json:"models"`
 	}
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&in)
 	if err == nil {
-		err = s.SetModels(in.Models)
+		err = set(in.Models)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string][]string{"models": s.Models()})
+	writeJSON(w, http.StatusOK, map[string][]string{"models": get()})
 }
 
 func (s *Server) changeSlots(w http.ResponseWriter, r *http.Request) {

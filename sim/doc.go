@@ -33,4 +33,11 @@
 // At most Slots inference requests run at once. The next wait in arrival order, at most Queue of them; one more is
 // refused with 429 and Retry-After. A slot is held until the answer has ended or the client has gone, never longer,
 // except under the knob ignore_cancel.
+//
+// # Memory
+//
+// With a prefix cache a prompt that begins as an earlier one of the same model needs prefill for the rest alone, in
+// blocks of 16 tokens, and the answer's usage says how many tokens were cached. Without one, and without a pace of
+// prefill, half of each prompt is said to be cached. A model that is not in memory is loaded by the first request for
+// it; those that come meanwhile wait for the same load.
 package sim

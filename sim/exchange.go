@@ -38,6 +38,7 @@ type exchange struct {
 
 	slot    bool      // a slot is held
 	begun   time.Time // when its turn came, then when its first token was due; stalls move it
+	cached  int       // prompt tokens that need no prefill; unset where nothing says how many
 	pieces  int       // tokens generated so far
 	stalled bool
 	gone    bool         // a write has failed
@@ -60,6 +61,7 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request, inference bool) *e
 	s.ledger.open(rec)
 	x := &exchange{
 		s: s, w: w, rc: http.NewResponseController(w), r: r, ctx: r.Context(), rec: rec, k: s.knobsFor(r, inference), begun: rec.Started,
+		cached: unset,
 	}
 	x.stop = context.AfterFunc(r.Context(), func() { s.ledger.gone(rec) })
 	return x
@@ -166,6 +168,8 @@ func (x *exchange) infer(decode decoder) error {
 		if err := x.takeSlot(); err != nil {
 			return err
 		}
+		x.load(a)
+		x.prefill(a, body)
 	}
 	x.s.ledger.setState(x.rec, stateActive)
 	return a.serve(x, a)
@@ -241,8 +245,9 @@ func (x *exchange) preface() error {
 			return err
 		}
 		return errFault
-	case x.k.status != 0:
-		return x.refuse(x.ordered())
+	}
+	if status := x.failure(); status != 0 {
+		return x.refuse(x.ordered(status))
 	}
 	return nil
 }
@@ -362,8 +367,8 @@ func (x *exchange) answerEarly() error {
 	if err := x.turn(); err != nil {
 		return err
 	}
-	if x.k.status != 0 {
-		return x.refuse(x.ordered())
+	if status := x.failure(); status != 0 {
+		return x.refuse(x.ordered(status))
 	}
 	return x.json(http.StatusOK, map[string]any{"object": "sim.early", "early": true})
 }

@@ -3,8 +3,12 @@ package sim
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
+	"time"
 )
 
 // Why an exchange ended otherwise than by its answer.
@@ -121,9 +125,74 @@ func (x *exchange) refuse(e apiError) error {
 	return errRejected
 }
 
-// ordered is the error of the knob status.
-func (x *exchange) ordered() apiError {
-	e := apiError{status: x.k.status, kind: "server_error", message: "The simulator was told to answer " + http.StatusText(x.k.status) + ".", retryAfter: x.k.retryAfter}
+// failures decides which requests fail by the server's configuration or by the knob fail_first.
+type failures struct {
+	rate float64 // static
+
+	mu   sync.Mutex
+	seen int64          // inference requests
+	left map[string]int // failures still to come, by order
+}
+
+// maxOrders bounds the orders that are remembered; beyond it all are forgotten.
+const maxOrders = 10_000
+
+// next reports whether the next inference request is one of the share that fails. The share is spread evenly and not by
+// chance: the same requests get the same answers.
+func (f *failures) next() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen++
+	return int64(f.rate*float64(f.seen)) > int64(f.rate*float64(f.seen-1))
+}
+
+// first reports whether this request is among the first n with the same order.
+func (f *failures) first(n int, order string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	left, known := f.left[order]
+	switch {
+	case known:
+	case len(f.left) >= maxOrders, f.left == nil:
+		f.left = map[string]int{}
+		fallthrough
+	default:
+		left = n
+	}
+	f.left[order] = max(0, left-1)
+	return left > 0
+}
+
+// forget begins to count anew.
+func (f *failures) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left, f.seen = nil, 0
+}
+
+// failure returns the status with which this request must fail at once, 0 if it need not.
+func (x *exchange) failure() int {
+	switch {
+	case x.k.failFirst > 0 && !x.s.failures.first(x.k.failFirst, x.k.order):
+		return 0
+	case x.k.status != 0:
+		return x.k.status
+	case x.k.failFirst > 0:
+		return x.s.config.FailStatus
+	case x.rec.Inference && x.s.failures.next():
+		if x.k.retryAfter == "" && x.s.config.RetryAfter > 0 {
+			x.k.retryAfter = strconv.FormatInt(int64((x.s.config.RetryAfter+time.Second-1)/time.Second), 10)
+		}
+		return x.s.config.FailStatus
+	}
+	return 0
+}
+
+func errUnknownModel(model string) error { return fmt.Errorf("there is no model %q", model) }
+
+// ordered is the error of a request that must fail with that status.
+func (x *exchange) ordered(status int) apiError {
+	e := apiError{status: status, kind: "server_error", message: "The simulator was told to answer " + http.StatusText(x.k.status) + ".", retryAfter: x.k.retryAfter}
 	switch {
 	case e.status == http.StatusTooManyRequests:
 		e.kind, e.code = "requests", "rate_limit_exceeded"

@@ -109,14 +109,18 @@ func (s *Server) llamaSlots() any {
 
 func (s *Server) lmStudioModels() any {
 	data := []any{}
+	now := time.Now()
 	for _, m := range s.Models() {
-		kind := "llm"
+		state, kind := "not-loaded", "llm"
+		if s.memory.holds(m, now) {
+			state = "loaded"
+		}
 		if strings.Contains(m, "embed") {
 			kind = "embeddings"
 		}
 		data = append(data, map[string]any{
 			"id": m, "object": "model", "type": kind, "publisher": "sim", "arch": "sim", "compatibility_type": "gguf",
-			"quantization": "Q4_K_M", "state": "loaded", "max_context_length": contextLength, "loaded_context_length": contextLength,
+			"quantization": "Q4_K_M", "state": state, "max_context_length": contextLength, "loaded_context_length": contextLength,
 		})
 	}
 	return map[string]any{"object": "list", "data": data}

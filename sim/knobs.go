@@ -39,6 +39,8 @@ type knobs struct {
 
 	status     int
 	retryAfter string
+	failFirst  int    // 0: not given
+	order      string // the orders as they were written, for failFirst
 	errorShape string
 	redirect   string
 	usage      string
@@ -104,6 +106,7 @@ var knobTable = []knob{
 	{"after", "N: how many tokens come before a fault in mid-answer (3)", number(func(k *knobs) *int { return &k.after }, 0, maxTokens)},
 	{"status", "NNN: answer with this HTTP status and an error", number(func(k *knobs) *int { return &k.status }, 200, 599)},
 	{"retry_after", "S: the Retry-After of that error", text(func(k *knobs) *string { return &k.retryAfter })},
+	{"fail_first", "N: only the first N requests with this same order fail, with `status` or else as the server was started to (500)", number(func(k *knobs) *int { return &k.failFirst }, 1, maxTokens)},
 	{"error_shape", "openai, string, detail, flat, html, empty, ollama, anthropic: the body of errors", choice(func(k *knobs) *string { return &k.errorShape }, "openai", "string", "detail", "flat", "html", "empty", "ollama", "anthropic")},
 	{"redirect", "[URL]: answer 307 to URL, or to /redirected of this server", setRedirect},
 	{"usage", "never, always, refuse (400 to stream_options), finish (in the chunk with finish_reason)", choice(func(k *knobs) *string { return &k.usage }, "never", "always", "refuse", "finish")},
@@ -173,6 +176,7 @@ func (k *knobs) apply(name, value string) error {
 	if name == "fault" && value != "" {
 		name, value = value, ""
 	}
+	name = strings.ReplaceAll(name, "-", "_")
 	if isFault(name) {
 		k.fault = name
 		if value == "" || value == "true" {
@@ -200,6 +204,9 @@ func (k *knobs) parse(s string) (rest string, err error) {
 	}
 	if i := strings.IndexAny(list, " \t\r\n"); i >= 0 {
 		list, rest = list[:i], strings.TrimSpace(list[i:])
+	}
+	if list != "" {
+		k.order += list + " "
 	}
 	for pair := range strings.SplitSeq(list, ",") {
 		if pair == "" {

@@ -46,6 +46,10 @@ type Request struct {
 
 	State  string `json:"state"`
 	Status int    `json:"status,omitempty"`
+	// Prompt and Cached are the prompt's tokens and those of them that were cached, of an engine with a prefix cache or
+	// a pace of prefill.
+	Prompt int `json:"prompt_tokens,omitempty"`
+	Cached int `json:"cached_tokens,omitempty"`
 	// Tokens is how many pieces had been generated when the request ended.
 	Tokens int `json:"tokens"`
 
@@ -100,6 +104,8 @@ type ledger struct {
 	nextID   int64
 	ring     [ringSize]*Request // by ID modulo ringSize; nil where empty
 	all      Counts
+	prompt   int64
+	cached   int64
 	byModel  map[string]*Counts // by model id; requests that name no known model count in all only
 	lastGone lastCancel
 }
@@ -152,6 +158,15 @@ func (l *ledger) setModel(r *Request, model string, known bool) {
 	c.Started++
 	*c.at(r.State)++
 	c.Peak = max(c.Peak, c.Active)
+}
+
+// prefilled counts a prompt.
+func (l *ledger) prefilled(r *Request, prompt, cached int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.Prompt, r.Cached = prompt, cached
+	l.prompt += int64(prompt)
+	l.cached += int64(cached)
 }
 
 func (l *ledger) setState(r *Request, state string) {
@@ -229,6 +244,7 @@ func (l *ledger) rebase() {
 		}
 	}
 	l.lastGone = lastCancel{}
+	l.prompt, l.cached = 0, 0
 	for _, c := range l.byModel {
 		c.rebase()
 	}
@@ -247,7 +263,9 @@ type Stats struct {
 	Slots      int               `json:"slots"`
 	Busy       int               `json:"busy"` // slots taken
 	QueueLimit int               `json:"queue_limit"`
-	QueuePeak  int               `json:"queue_peak"` // the longest that the queue has been
+	QueuePeak  int               `json:"queue_peak"`    // the longest that the queue has been
+	Prompt     int64             `json:"prompt_tokens"` // with a prefix cache or a pace of prefill: of all prompts
+	Cached     int64             `json:"cached_tokens"` // of those, how many needed no prefill
 	Models     map[string]Counts `json:"models"`
 	LastCancel lastCancel        `json:"last_cancel"`
 }
@@ -256,7 +274,7 @@ type Stats struct {
 func (l *ledger) stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	st := Stats{Counts: l.all, LastCancel: l.lastGone, Models: make(map[string]Counts, len(l.byModel))}
+	st := Stats{Counts: l.all, LastCancel: l.lastGone, Prompt: l.prompt, Cached: l.cached, Models: make(map[string]Counts, len(l.byModel))}
 	for m, c := range l.byModel {
 		st.Models[m] = *c
 	}

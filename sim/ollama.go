@@ -26,7 +26,7 @@ func (s *Server) ollamaRoutes(m *http.ServeMux) {
 		return x.deliver("application/json", marshal(map[string]string{"version": ollamaVersion}))
 	}))
 	m.Handle("GET /api/tags", s.plain(func(x *exchange) error { return x.ollamaModels(x.s.Models(), false) }))
-	m.Handle("GET /api/ps", s.plain(serveOllamaPS))
+	m.Handle("GET /api/ps", s.plain(func(x *exchange) error { return x.ollamaModels(x.s.Loaded(), true) }))
 	m.Handle("POST /api/show", s.aside(decodeOllamaShow))
 	m.Handle("POST /api/chat", s.infer(decodeOllamaChat))
 	m.Handle("POST /api/generate", s.infer(decodeOllamaGenerate))
@@ -84,18 +84,6 @@ func (x *exchange) ollamaModels(models []string, loaded bool) error {
 		list = append(list, o)
 	}
 	return x.deliver("application/json", marshal(map[string]any{"models": list}))
-}
-
-// serveOllamaPS lists the models that have been asked for.
-func serveOllamaPS(x *exchange) error {
-	var loaded []string
-	used := x.s.Stats().Models
-	for _, m := range x.s.Models() {
-		if _, ok := used[m]; ok {
-			loaded = append(loaded, m)
-		}
-	}
-	return x.ollamaModels(loaded, true)
 }
 
 func decodeOllamaShow(_ *exchange, body []byte) (*ask, error) {

@@ -29,8 +29,11 @@ type Server struct {
 	endLife context.CancelFunc
 	large   chan struct{} // a token for each large body in memory
 
-	slots  slots
-	ledger ledger
+	slots    slots
+	ledger   ledger
+	memory   *memory
+	prefixes *prefixCache
+	failures failures
 
 	mu       sync.Mutex
 	listener net.Listener      // nil before Listen
@@ -46,6 +49,7 @@ func New(c Config) (*Server, error) {
 	}
 	c.Models = slices.Clone(c.Models)
 	s := &Server{config: c, models: c.Models, preset: newKnobs(c), large: make(chan struct{}, largeBodies)}
+	s.memory, s.prefixes, s.failures.rate = newMemory(c), newPrefixCache(c.PrefixCache), c.FailRate
 	s.slots.places, s.slots.queue = c.Slots, c.Queue
 	s.life, s.endLife = context.WithCancel(context.Background())
 	s.mux = s.routes()
@@ -182,6 +186,7 @@ func (s *Server) clearConfig() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.defaults, s.preset = nil, newKnobs(s.config)
+	s.failures.forget()
 }
 
 func (s *Server) presetLocked(next map[string]string) error {
@@ -192,6 +197,7 @@ func (s *Server) presetLocked(next map[string]string) error {
 		}
 	}
 	s.defaults, s.preset = next, k
+	s.failures.forget()
 	return nil
 }
 
