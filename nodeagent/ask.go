@@ -193,21 +193,27 @@ func isAnthropicList(a answer) bool {
 // errNoList is the answer of a provider that lives but lists no models.
 var errNoList = errors.New("the provider does not list its models")
 
+// modelList is a provider's list of its models.
+type modelList struct {
+	models []openai.Model
+	loaded loadedModels // as far as the list itself says it
+}
+
 // askModels asks for the models that the provider serves. errNoList (wrapped) means that it answered and has no list.
-func (p *provider) askModels(ctx context.Context) ([]openai.Model, error) {
+func (p *provider) askModels(ctx context.Context) (modelList, error) {
 	a, err := p.ask(ctx, pathModels)
 	if err == nil && a.status != http.StatusOK && p.engine() == OllamaEngine {
 		a, err = p.ask(ctx, pathOllamaTags)
 	}
 	if err != nil {
-		return nil, err
+		return modelList{}, err
 	}
 	if a.status != http.StatusOK {
-		return nil, fmt.Errorf("%w: status %d", errNoList, a.status)
+		return modelList{}, fmt.Errorf("%w: status %d", errNoList, a.status)
 	}
 	models, err := openai.ParseModelList(a.body)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", errNoList, err)
+		return modelList{}, fmt.Errorf("%w: %v", errNoList, err)
 	}
-	return models, nil
+	return modelList{models, a.loaded()}, nil
 }

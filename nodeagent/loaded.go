@@ -29,8 +29,35 @@ func (l loadedModels) equal(m loadedModels) bool {
 	return l.all == m.all && slices.Equal(l.names, m.names)
 }
 
-// askLoaded asks what the provider holds in memory. ok is false where it gave no answer that says so.
-func (p *provider) askLoaded(ctx context.Context) (l loadedModels, ok bool) {
+// loaded is what a list of models says of those in memory. Most say nothing: who lists a model has it there then.
+// llama.cpp's router says it of each.
+func (a answer) loaded() loadedModels {
+	var list struct {
+		Data []struct {
+			ID     string
+			Status struct{ Value string }
+		}
+	}
+	if !a.into(&list) {
+		return loadedModels{all: true} // or a status of another form
+	}
+	var names []string
+	said := false
+	for _, m := range list.Data {
+		said = said || m.Status.Value != ""
+		if m.Status.Value == "loaded" {
+			names = append(names, m.ID)
+		}
+	}
+	if !said {
+		return loadedModels{all: true}
+	}
+	return loadedNames(names)
+}
+
+// askLoaded asks what the provider holds in memory; listed is what its list of models said. ok is false where it gave
+// no answer that says so.
+func (p *provider) askLoaded(ctx context.Context, listed loadedModels) (l loadedModels, ok bool) {
 	var names []string
 	switch p.engine() {
 	case OllamaEngine:
@@ -38,12 +65,16 @@ func (p *provider) askLoaded(ctx context.Context) (l loadedModels, ok bool) {
 	case LMStudioEngine:
 		names, ok = p.askLMStudioLoaded(ctx)
 	default:
-		return loadedModels{all: true}, true
+		return listed, true
 	}
+	return loadedNames(names), ok
+}
+
+func loadedNames(names []string) loadedModels {
 	names = slices.DeleteFunc(names, func(name string) bool { return !validModel(name) })
 	slices.Sort(names)
 	names = slices.Compact(names)
-	return loadedModels{names: names[:min(len(names), maxListed)]}, ok
+	return loadedModels{names: names[:min(len(names), maxListed)]}
 }
 
 func (p *provider) askOllamaLoaded(ctx context.Context) (names []string, ok bool) {

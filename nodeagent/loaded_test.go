@@ -39,6 +39,8 @@ func TestLoaded(t *testing.T) {
 		{"LM Studio", LMStudioEngine, map[string]string{"/api/v0/models": `{"object":"list","data":[{"id":"a:1b","state":"not-loaded"},{"id":"c","state":"loaded"},{"id":"b","state":"loaded"}]}`}, "b c"},
 		{"vLLM", VLLMEngine, nil, "a:1b b c"},
 		{"llama.cpp", LlamaCPPEngine, nil, "a:1b b c"},
+		{"llama.cpp's router", LlamaCPPEngine, map[string]string{pathModels: `{"data":[{"id":"a:1b","status":{"value":"unloaded"}},{"id":"b","status":{"value":"loaded","args":["x"]}},{"id":"c","status":{"value":"loading"}}]}`}, "b"},
+		{"a status that means something else", OpenAIEngine, map[string]string{pathModels: `{"data":[{"id":"a:1b","status":"active"},{"id":"b","status":7}]}`}, "a:1b b"},
 		{"SGLang", SGLangEngine, nil, "a:1b b c"},
 		{"who cannot unload", OpenAIEngine, nil, "a:1b b c"},
 	} {
@@ -46,9 +48,10 @@ func TestLoaded(t *testing.T) {
 			spec := httpProvider(t, func(w http.ResponseWriter, r *http.Request) {
 				body, ok := tt.answers[r.URL.Path]
 				switch {
+				case ok:
 				case r.URL.Path == pathModels:
 					body = list
-				case !ok:
+				default:
 					http.NotFound(w, r)
 					return
 				}
@@ -106,11 +109,14 @@ func TestLoadedChangesAreTold(t *testing.T) {
 func TestLoadedFollowsTheEngine(t *testing.T) {
 	p := testAgent(t, ProviderSpec{ID: "p", URL: "http://127.0.0.1:1"}).only()
 	b := &prober{p: p, weighed: time.Now()}
+	p.mu.Lock()
 	p.setEngineLocked(VLLMEngine, 0)
-	if l, ok := b.weigh(context.Background(), identity{engine: VLLMEngine}, nil); !ok || !l.all {
+	p.mu.Unlock()
+	said := learned{id: identity{engine: VLLMEngine}, list: modelList{loaded: loadedModels{all: true}}}
+	if l, ok := b.weigh(context.Background(), said); !ok || !l.all {
 		t.Errorf("%+v, %t", l, ok)
 	}
-	if _, ok := b.weigh(context.Background(), identity{}, nil); ok {
+	if _, ok := b.weigh(context.Background(), learned{}); ok {
 		t.Error("asked again at once")
 	}
 	if l := (loadedModels{names: slices.Repeat([]string{"x"}, 2)}); l.has("y") || !l.has("x") {

@@ -84,9 +84,9 @@ func (b *prober) look(parent context.Context) {
 	ctx, cancel := context.WithTimeout(parent, askTimeout)
 	defer cancel()
 	id, err := b.identify(ctx)
-	var models []openai.Model
+	var list modelList
 	if err == nil {
-		models, err = b.p.askModels(ctx)
+		list, err = b.p.askModels(ctx)
 	}
 	if parent.Err() != nil {
 		return // the Node is stopping: nothing was learned
@@ -95,23 +95,23 @@ func (b *prober) look(parent context.Context) {
 	if health == wire.Health_HEALTH_GONE || health == wire.Health_HEALTH_HUNG {
 		b.identified = time.Time{} // whatever answers next may be another program
 	}
-	b.note(ctx, health, learned{id, models, err})
+	b.note(ctx, health, learned{id, list, err})
 }
 
 // learned is what the answers of a look said.
 type learned struct {
-	id     identity
-	models []openai.Model
-	err    error // why they are not known
+	id   identity
+	list modelList
+	err  error // why it is not known
 }
 
 // weigh asks what the provider holds in memory, if it is time to. The former answer stands where there is no new one.
-func (b *prober) weigh(ctx context.Context, id identity, err error) (l loadedModels, ok bool) {
-	if err != nil || id.engine == "" && time.Since(b.weighed) < loadedAgain {
-		return l, false
+func (b *prober) weigh(ctx context.Context, l learned) (loaded loadedModels, ok bool) {
+	if l.err != nil || l.id.engine == "" && time.Since(b.weighed) < loadedAgain {
+		return loaded, false
 	}
 	b.weighed = time.Now()
-	return b.p.askLoaded(ctx)
+	return b.p.askLoaded(ctx, l.list.loaded)
 }
 
 // refreshKey takes a key whose file has changed. A file that can't be read leaves the key as it is.
@@ -199,12 +199,12 @@ func (b *prober) note(ctx context.Context, health wire.Health, l learned) {
 		p.setEngineLocked(l.id.engine, l.id.capacity)
 	}
 	p.mu.Unlock()
-	loaded, weighed := b.weigh(ctx, l.id, l.err)
+	loaded, weighed := b.weigh(ctx, l)
 
 	p.mu.Lock()
 	switch {
 	case l.err == nil:
-		p.setModelsLocked(keepCreated(sortModels(l.models), p.state.models), true)
+		p.setModelsLocked(keepCreated(sortModels(l.list.models), p.state.models), true)
 	case errors.Is(l.err, errNoList) && !p.state.known:
 		p.setModelsLocked(nil, false)
 	}

@@ -117,7 +117,8 @@ type exchange struct {
 	scrub    *scrubber            // nil without a key
 	stream   *openai.StreamFilter // nil unless the answer is a stream
 	prelude  []byte               // what a stream held before its first event, still to be sent
-	observer openai.UsageObserver // of an answer that is none
+	whole    unaryBody            // an answer that is none
+	observer openai.UsageObserver // of it
 	usage    usageReader          // stream or observer; nil before the first byte
 	renamer  *openai.ModelRenamer // nil where the answer's model keeps its name
 	sent     int64                // bytes of the answer given to the tunnel

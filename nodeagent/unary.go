@@ -16,16 +16,17 @@ const maxGathered = 256 << 10
 
 // unaryBody is the state of an answer that is no stream.
 type unaryBody struct {
-	length  int64 // of the body as it will be sent, -1 if unknown
-	observe bool  // it may report usage
-	gather  bool  // it waits for its end
-	whole   []byte
+	length  int64  // of the body as it will be sent, -1 if unknown
+	observe bool   // it may report usage
+	gather  bool   // it waits for its end
+	held    []byte // of it, with gather
 }
 
 // unary prepares to pass such an answer.
 func (e *exchange) unary() *unaryBody {
 	kind := mediaType(e.resp.Header)
-	u := &unaryBody{length: e.resp.ContentLength}
+	u := &e.whole
+	u.length = e.resp.ContentLength
 	if encoded(e.resp.Header) {
 		return u
 	}
@@ -49,7 +50,7 @@ func (u *unaryBody) pass(e *exchange, p []byte) error {
 		p = e.renamer.Push(p)
 	}
 	if u.gather {
-		u.whole = append(u.whole, p...)
+		u.held = append(u.held, p...)
 		return nil
 	}
 	return e.write(p, false, u.length)
@@ -58,8 +59,8 @@ func (u *unaryBody) pass(e *exchange, p []byte) error {
 // finish sends what is left when the answer is over.
 func (u *unaryBody) finish(e *exchange) error {
 	if u.gather {
-		u.length = int64(len(u.whole))
-		if err := e.write(u.whole, false, u.length); err != nil {
+		u.length = int64(len(u.held))
+		if err := e.write(u.held, false, u.length); err != nil {
 			return err
 		}
 	}
