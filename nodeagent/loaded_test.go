@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"iop/sim"
 )
 
 // loadedOf are the models that the Edge is told to be in memory.
@@ -103,6 +105,26 @@ func TestLoadedChangesAreTold(t *testing.T) {
 	if asked.Load() != 4 {
 		t.Errorf("asked %d times", asked.Load())
 	}
+}
+
+// TestLoadedAfterARun: an engine that loads on demand holds a model once it was used.
+func TestLoadedAfterARun(t *testing.T) {
+	p, b := looked(t, ProviderSpec{ID: "p", URL: engineServer(t, sim.Ollama, 1).URL, Capacity: 1})
+	if got := loadedOf(p); got != "" {
+		t.Errorf("before any run %q are loaded", got)
+	}
+	resp, err := http.Post(p.endpoint("/v1/chat/completions").String(), "application/json", strings.NewReader(`{"model":"sim-small","messages":[{"role":"user","content":"x"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	b.weighed = b.weighed.Add(-loadedAgain)
+	b.look(context.Background())
+	if got := loadedOf(p); got != "sim-small" {
+		t.Errorf("after a run %q are loaded", got)
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // TestLoadedFollowsTheEngine: another program behind the same address is asked at once.
