@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pressly/goose/v3"
 )
 
 func TestUpdateKey(t *testing.T) {
@@ -140,17 +146,49 @@ func TestUpdatesAtOnce(t *testing.T) {
 	}
 }
 
-// A key of a state that an older version wrote is as it was, and a key that such a version adds has the defaults.
-func TestKeysOfOlderVersions(t *testing.T) {
-	s := openURL(t, "sqlite::memory:")
-	_, err := s.db.write.Exec(`INSERT INTO api_keys (id, digest, pepper_version, name, owner, routes, rpm, tpm, concurrency,
-		created_at, expires_at, last_used_at, revoked_at, revoked_by) VALUES ('old00000', ` +
-		`'0000000000000000000000000000000000000000000000000000000000000000', 1, 'old', '', '[]', 0, 0, 0, 1, 0, 0, 0, '')`)
+// oldKey inserts a key as a version without monthly tokens, weight and priority does.
+const oldKey = `INSERT INTO api_keys (id, digest, pepper_version, name, owner, routes, rpm, tpm, concurrency,
+		created_at, expires_at, last_used_at, revoked_at, revoked_by)
+	VALUES ($1, '0000000000000000000000000000000000000000000000000000000000000000', 1, 'old', '', '[]', 7, 0, 0, 1, 0, 0, 0, '')`
+
+// A state that an older version made is brought up to date with its keys, and a key that such a version, still running,
+// adds afterwards has the defaults too.
+func TestStateOfOlderVersion(t *testing.T) {
+	ctx, url := t.Context(), fileURL(t)
+	path := strings.TrimPrefix(url, "sqlite://")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	old, err := openSQLiteFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Key(t.Context(), "old00000")
-	if err != nil || got.Weight != 1 || got.Priority != 0 || got.MonthlyTokens != 0 {
-		t.Errorf("%+v, %v", got, err)
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		t.Fatal(err)
 	}
+	provider, err := goose.NewProvider(old.dialect, old.write, files, goose.WithTableName(schemaTable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.UpTo(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.write.Exec(oldKey, "before00"); err != nil {
+		t.Fatal(err)
+	}
+	s := openURL(t, url)
+	if _, err := old.write.Exec(oldKey, "after000"); err != nil {
+		t.Error(err)
+	}
+	if err := old.close(); err != nil {
+		t.Error(err)
+	}
+	for _, id := range []KeyID{"before00", "after000"} {
+		got, err := s.Key(ctx, id)
+		if err != nil || got.RPM != 7 || got.Weight != 1 || got.Priority != 0 || got.MonthlyTokens != 0 {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	addAll(t, s, used(1, time.Now()))
 }
