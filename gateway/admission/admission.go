@@ -3,11 +3,13 @@ package admission
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"iop/execution"
+	"iop/gateway/route"
 )
 
 // Target is where a run can go: one provider of one session of a Node. The zero value is no target.
@@ -24,7 +26,13 @@ type Offer struct {
 	// Selectable is false while the provider must get no new runs (its probe says hung or gone, the operator drains
 	// the Node). Its models stay known.
 	Selectable bool
-	Models     []string
+	Models     []Model
+}
+
+// Model is a model that a provider serves.
+type Model struct {
+	ID     string
+	Loaded bool // it is in memory already
 }
 
 // What Acquire and Waiter.Result can answer.
@@ -65,6 +73,29 @@ const (
 type Config struct {
 	QueueLimit int           // requests waiting for one model; default DefaultQueueLimit
 	Settle     time.Duration // default DefaultSettle; negative for none
+	// AffinityEntries is how many prefixes of prompts are remembered; default DefaultAffinityEntries.
+	AffinityEntries int
+}
+
+// Counters count what happened since the start.
+type Counters struct {
+	BreakerOpened, BreakerClosed                 atomic.Int64
+	Refusals, Failures                           atomic.Int64
+	AffinityHits, AffinityMisses, AffinityYields atomic.Int64
+}
+
+// Counters returns the Controller's counters, to be read at any time.
+func (c *Controller) Counters() *Counters { return &c.counters }
+
+// Configure replaces the routes.
+func (c *Controller) Configure(*route.Table) {}
+
+// Serves reports whether some target of the route is in service now.
+func (c *Controller) Serves(r *route.Route) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.models[r.Name]
+	return m != nil && m.hasOther(nil)
 }
 
 // Controller owns places and queues. Its methods may be called from any goroutine and return at once.
@@ -73,6 +104,8 @@ type Controller struct {
 	settle     time.Duration
 
 	refusing atomic.Int64 // places with refusals; written under mu
+
+	counters Counters
 
 	mu       sync.Mutex
 	sessions map[sessionKey]*session
@@ -165,12 +198,25 @@ func (r Reason) String() string {
 	return fmt.Sprintf("%s %d/%d of %d", r.Rule, r.InFlight, r.Capacity, r.Candidates)
 }
 
+// Public renders what a caller may see of the reason: nothing of how many Nodes there are, or how large.
+func (r Reason) Public() string { return r.Rule }
+
+// Principal is who asks. Between principals the queue is fair.
+type Principal struct {
+	ID       string
+	Weight   int // below 1 counts as 1
+	Priority int // among the principal's own requests; higher first
+}
+
 // Request asks for a ticket.
 type Request struct {
-	Model string
-	// Avoid is a target not to use, for a second try elsewhere; zero for none. If nothing else serves the model the
-	// answer is ErrNoOther.
-	Avoid Target
+	Route     *route.Route // never nil
+	Principal Principal
+	Tokens    int64    // what it costs by estimate, input and output; below 1 counts as 1
+	Output    int64    // the output of that
+	Affinity  Affinity // zero: none
+	// Avoid are targets not to use, for a try elsewhere. If nothing else serves the route the answer is ErrNoOther.
+	Avoid []Target
 	// Line is the place in line of an earlier Acquire for the same request, so that a second dispatch does not go
 	// to the end; 0 for a new request.
 	Line uint64
@@ -187,7 +233,7 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 		c.seq++
 		req.Line = c.seq
 	}
-	m := c.models[req.Model]
+	m := c.models[req.Route.Name]
 	// While somebody who takes any place waits, there is none: it would have been given away.
 	if m != nil && m.waiting == m.picky {
 		if p, free := c.pickLocked(m, req.Avoid); p != nil {
@@ -195,10 +241,10 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 			if len(m.targets) == 1 {
 				rule = "only_target"
 			}
-			return c.takeLocked(p, req.Line, rule, free), nil, nil
+			return c.takeLocked(p, m, req.Line, rule, free), nil, nil
 		}
 	}
-	if req.Avoid != (Target{}) && (m == nil || !m.hasOther(req.Avoid)) {
+	if len(req.Avoid) > 0 && (m == nil || !m.hasOther(req.Avoid)) {
 		return nil, nil, ErrNoOther
 	}
 	w, err := c.enqueueLocked(m, req)
@@ -210,7 +256,7 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 const maxCandidates = 16
 
 // pickLocked returns the least busy selectable place of m with room, of how many that were compared.
-func (c *Controller) pickLocked(m *model, avoid Target) (best *place, free int) {
+func (c *Controller) pickLocked(m *model, avoid []Target) (best *place, free int) {
 	n := len(m.targets)
 	if n > maxCandidates {
 		m.turn = (m.turn + 1) % n
@@ -219,7 +265,7 @@ func (c *Controller) pickLocked(m *model, avoid Target) (best *place, free int) 
 	}
 	for i := 0; i < n && free < maxCandidates; i++ {
 		p := m.targets[(m.turn+i)%n]
-		if !p.free() || p.target == avoid {
+		if !p.free() || slices.Contains(avoid, p.target) {
 			continue
 		}
 		free++
@@ -243,22 +289,23 @@ func (p *place) before(q *place) bool {
 	return p.picked < q.picked
 }
 
-func (m *model) hasOther(avoid Target) bool {
+func (m *model) hasOther(avoid []Target) bool {
 	for _, p := range m.targets {
-		if p.selectable && p.target != avoid {
+		if p.selectable && !slices.Contains(avoid, p.target) {
 			return true
 		}
 	}
 	return false
 }
 
-func (c *Controller) takeLocked(p *place, line uint64, rule string, candidates int) *Ticket {
+func (c *Controller) takeLocked(p *place, m *model, line uint64, rule string, candidates int) *Ticket {
 	c.picks++
 	p.picked = c.picks
 	p.load.inFlight++
 	c.inFlight++
 	return &Ticket{
 		Target: p.target,
+		Model:  m.name,
 		Reason: Reason{Rule: rule, Candidates: candidates, InFlight: p.load.inFlight, Capacity: p.capacity},
 		Line:   line,
 		ctl:    c,
@@ -269,6 +316,7 @@ func (c *Controller) takeLocked(p *place, line uint64, rule string, candidates i
 // Ticket is the right to open one run at a target. It holds a place until Release or Refused.
 type Ticket struct {
 	Target Target
+	Model  string // what the provider calls it
 	Reason Reason
 	Line   uint64 // the place in line, for another Acquire of the same request
 
@@ -282,7 +330,7 @@ func (t *Ticket) Release() { t.ctl.release(t, false) }
 
 // Refused gives the place back, if Release has not yet, and keeps new runs away from the target for a moment: the Node
 // has no room, whatever was counted here.
-func (t *Ticket) Refused() { t.ctl.release(t, true) }
+func (t *Ticket) Refused(retryAfter time.Duration) { t.ctl.release(t, true) }
 
 func (c *Controller) release(t *Ticket, refused bool) {
 	c.mu.Lock()
@@ -305,8 +353,11 @@ func (c *Controller) release(t *Ticket, refused bool) {
 	c.serveLocked(p)
 }
 
+// Failed says that the run failed by its target's fault.
+func (t *Ticket) Failed() { t.ctl.counters.Failures.Add(1) }
+
 // Served says that the run of this ticket went well: if its target rests after refusals, it has room again.
-func (t *Ticket) Served() {
+func (t *Ticket) Served(Sample) {
 	c := t.ctl
 	if c.refusing.Load() == 0 {
 		return

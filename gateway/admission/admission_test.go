@@ -13,18 +13,25 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admission"
+	"iop/gateway/route"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func offer(capacity int, models ...string) []admission.Offer {
-	return []admission.Offer{{Provider: "p", Capacity: capacity, Selectable: true, Models: models}}
+	list := make([]admission.Model, len(models))
+	for i, m := range models {
+		list[i].ID = m
+	}
+	return []admission.Offer{{Provider: "p", Capacity: capacity, Selectable: true, Models: list}}
 }
+
+func to(model string) *route.Route { return &route.Route{Name: model, Advertised: true} }
 
 // acquire asks for a ticket that must be there at once.
 func acquire(t *testing.T, c *admission.Controller, model string) *admission.Ticket {
 	t.Helper()
-	ticket, w, err := c.Acquire(admission.Request{Model: model})
+	ticket, w, err := c.Acquire(admission.Request{Route: to(model)})
 	if ticket == nil {
 		t.Fatalf("no ticket: waiter %v, %v", w, err)
 	}
@@ -72,8 +79,8 @@ func wantIdle(t *testing.T, c *admission.Controller) {
 
 func TestLeastBusyByShareOfCapacity(t *testing.T) {
 	c := admission.New(admission.Config{})
-	c.Offer("small", 1, 0, offer(2, "m"))
-	c.Offer("large", 1, 0, offer(6, "m"))
+	c.Offer("small", 1, 0, nil, offer(2, "m"))
+	c.Offer("large", 1, 0, nil, offer(6, "m"))
 	got := map[execution.NodeID]int{}
 	for range 4 {
 		got[acquire(t, c, "m").Target.Node]++
@@ -87,7 +94,7 @@ func TestLeastBusyByShareOfCapacity(t *testing.T) {
 	if got["small"] != 2 || got["large"] != 6 {
 		t.Errorf("8 runs went %v", got)
 	}
-	if _, w, _ := c.Acquire(admission.Request{Model: "m"}); w == nil {
+	if _, w, _ := c.Acquire(admission.Request{Route: to("m")}); w == nil {
 		t.Error("a ninth run finds a place")
 	}
 }
@@ -95,7 +102,7 @@ func TestLeastBusyByShareOfCapacity(t *testing.T) {
 func TestEqualsTakeTurns(t *testing.T) {
 	c := admission.New(admission.Config{})
 	for _, n := range []execution.NodeID{"a", "b", "c"} {
-		c.Offer(n, 1, 0, offer(4, "m"))
+		c.Offer(n, 1, 0, nil, offer(4, "m"))
 	}
 	got := map[execution.NodeID]int{}
 	for range 30 {
@@ -111,7 +118,7 @@ func TestEqualsTakeTurns(t *testing.T) {
 
 func TestFirstComeFirstServed(t *testing.T) {
 	c := admission.New(admission.Config{})
-	c.Offer("n", 1, 0, offer(1, "a", "b"))
+	c.Offer("n", 1, 0, nil, offer(1, "a", "b"))
 	ticket := acquire(t, c, "a")
 	var waiters []*admission.Waiter
 	for i := range 6 {
@@ -119,7 +126,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 		if i%2 == 1 {
 			model = "b" // one provider, two models: one line
 		}
-		waiters = append(waiters, queue(t, c, admission.Request{Model: model}))
+		waiters = append(waiters, queue(t, c, admission.Request{Route: to(model)}))
 	}
 	waiters[2].Leave()
 	for i, w := range waiters {
@@ -138,10 +145,10 @@ func TestFirstComeFirstServed(t *testing.T) {
 
 func TestSecondDispatchKeepsItsPlaceInLine(t *testing.T) {
 	c := admission.New(admission.Config{})
-	c.Offer("n", 1, 0, offer(1, "m"))
+	c.Offer("n", 1, 0, nil, offer(1, "m"))
 	first := acquire(t, c, "m")
-	second := queue(t, c, admission.Request{Model: "m"})
-	again := queue(t, c, admission.Request{Model: "m", Line: first.Line})
+	second := queue(t, c, admission.Request{Route: to("m")})
+	again := queue(t, c, admission.Request{Route: to("m"), Line: first.Line})
 	first.Release()
 	if answered(second) {
 		t.Error("the newer request overtook")
@@ -154,13 +161,13 @@ func TestSecondDispatchKeepsItsPlaceInLine(t *testing.T) {
 func TestWhatNoNodeOffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := admission.New(admission.Config{Settle: time.Second})
-		early := queue(t, c, admission.Request{Model: "m"})
-		unknown := queue(t, c, admission.Request{Model: "unknown"})
-		c.Offer("n", 1, 0, offer(4, "m"))
+		early := queue(t, c, admission.Request{Route: to("m")})
+		unknown := queue(t, c, admission.Request{Route: to("unknown")})
+		c.Offer("n", 1, 0, nil, offer(4, "m"))
 		result(t, early).Release()
-		late := queue(t, c, admission.Request{Model: "late"})
+		late := queue(t, c, admission.Request{Route: to("late")})
 		time.Sleep(900 * time.Millisecond)
-		c.Offer("n2", 1, 0, offer(4, "late"))
+		c.Offer("n2", 1, 0, nil, offer(4, "late"))
 		result(t, late).Release()
 		if answered(unknown) {
 			t.Error("answered before the other Nodes had their time")
@@ -172,13 +179,13 @@ func TestWhatNoNodeOffers(t *testing.T) {
 		if _, err := unknown.Result(); !errors.Is(err, admission.ErrUnknownModel) {
 			t.Errorf("got %v", err)
 		}
-		if _, _, err := c.Acquire(admission.Request{Model: "unknown"}); !errors.Is(err, admission.ErrUnknownModel) {
+		if _, _, err := c.Acquire(admission.Request{Route: to("unknown")}); !errors.Is(err, admission.ErrUnknownModel) {
 			t.Errorf("got %v", err)
 		}
 		// A model whose Nodes are away is waited for.
 		c.Remove("n", 1)
-		w := queue(t, c, admission.Request{Model: "m"})
-		c.Offer("n", 2, 0, offer(4, "m"))
+		w := queue(t, c, admission.Request{Route: to("m")})
+		c.Offer("n", 2, 0, nil, offer(4, "m"))
 		result(t, w).Release()
 		wantIdle(t, c)
 	})
@@ -186,25 +193,25 @@ func TestWhatNoNodeOffers(t *testing.T) {
 
 func TestUnhealthyProviderGetsNothing(t *testing.T) {
 	c := admission.New(admission.Config{})
-	c.Offer("n", 1, 0, offer(4, "m"))
+	c.Offer("n", 1, 0, nil, offer(4, "m"))
 	hung := offer(4, "m")
 	hung[0].Selectable = false
-	c.Offer("n", 1, 0, hung)
-	w := queue(t, c, admission.Request{Model: "m"})
-	c.Offer("n", 1, 0, offer(4, "m"))
+	c.Offer("n", 1, 0, nil, hung)
+	w := queue(t, c, admission.Request{Route: to("m")})
+	c.Offer("n", 1, 0, nil, offer(4, "m"))
 	result(t, w).Release()
 }
 
 func TestAnotherTarget(t *testing.T) {
 	c := admission.New(admission.Config{})
-	c.Offer("a", 1, 0, offer(4, "m"))
+	c.Offer("a", 1, 0, nil, offer(4, "m"))
 	first := acquire(t, c, "m")
 	first.Release()
-	avoid := admission.Request{Model: "m", Avoid: first.Target, Line: first.Line}
+	avoid := admission.Request{Route: to("m"), Avoid: []admission.Target{first.Target}, Line: first.Line}
 	if _, _, err := c.Acquire(avoid); !errors.Is(err, admission.ErrNoOther) {
 		t.Fatalf("got %v", err)
 	}
-	c.Offer("b", 1, 0, offer(1, "m"))
+	c.Offer("b", 1, 0, nil, offer(1, "m"))
 	other, _, err := c.Acquire(avoid)
 	if err != nil || other.Target.Node != "b" {
 		t.Fatalf("got %v, %v", other, err)
@@ -237,15 +244,15 @@ func TestAnotherTarget(t *testing.T) {
 func TestRefusalBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := admission.New(admission.Config{})
-		c.Offer("n", 1, 0, offer(4, "m"))
+		c.Offer("n", 1, 0, nil, offer(4, "m"))
 		began := time.Now()
 		ticket := acquire(t, c, "m")
 		tries := 0
 		var w *admission.Waiter
 		for time.Since(began) < time.Minute {
 			ticket.Release() // the tunnel's word may come first
-			ticket.Refused()
-			w = queue(t, c, admission.Request{Model: "m", Line: ticket.Line})
+			ticket.Refused(0)
+			w = queue(t, c, admission.Request{Route: to("m"), Line: ticket.Line})
 			<-w.Ready()
 			ticket = result(t, w)
 			tries++
@@ -255,13 +262,13 @@ func TestRefusalBacksOff(t *testing.T) {
 		}
 		// A run of it that ends well is a sign of a free place; so is the Node's word.
 		well := ticket
-		ticket.Refused()
-		w = queue(t, c, admission.Request{Model: "m"})
-		well.Served()
+		ticket.Refused(0)
+		w = queue(t, c, admission.Request{Route: to("m")})
+		well.Served(admission.Sample{})
 		ticket = result(t, w)
-		ticket.Refused()
-		w = queue(t, c, admission.Request{Model: "m"})
-		c.Offer("n", 1, 0, offer(4, "m"))
+		ticket.Refused(0)
+		w = queue(t, c, admission.Request{Route: to("m")})
+		c.Offer("n", 1, 0, nil, offer(4, "m"))
 		result(t, w).Release()
 		wantIdle(t, c)
 		c.Close()
@@ -271,11 +278,11 @@ func TestRefusalBacksOff(t *testing.T) {
 // Runs that finish on a session that was replaced count against the same engine's capacity.
 func TestReplacedSessionSharesItsLoad(t *testing.T) {
 	c := admission.New(admission.Config{})
-	c.Offer("n", 1, 0, offer(2, "m"))
+	c.Offer("n", 1, 0, nil, offer(2, "m"))
 	old := []*admission.Ticket{acquire(t, c, "m"), acquire(t, c, "m")}
 	c.Withdraw("n", 1)
-	c.Offer("n", 2, 1, offer(2, "m"))
-	w := queue(t, c, admission.Request{Model: "m"})
+	c.Offer("n", 2, 1, nil, offer(2, "m"))
+	w := queue(t, c, admission.Request{Route: to("m")})
 	old[0].Release()
 	if got := result(t, w); got.Target.Generation != 2 {
 		t.Errorf("got %v", got.Target)
@@ -287,7 +294,7 @@ func TestReplacedSessionSharesItsLoad(t *testing.T) {
 	// A session that replaces nothing starts from zero.
 	busy := acquire(t, c, "m")
 	c.Remove("n", 2)
-	c.Offer("n", 3, 0, offer(1, "m"))
+	c.Offer("n", 3, 0, nil, offer(1, "m"))
 	acquire(t, c, "m").Release()
 	busy.Release()
 	wantIdle(t, c)
@@ -297,17 +304,17 @@ func TestQueueLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := admission.New(admission.Config{QueueLimit: 2, Settle: time.Second})
 		for i := range 2 {
-			queue(t, c, admission.Request{Model: fmt.Sprint("unknown-", i)})
+			queue(t, c, admission.Request{Route: to(fmt.Sprint("unknown-", i))})
 		}
-		if _, _, err := c.Acquire(admission.Request{Model: "unknown-9"}); err == nil {
+		if _, _, err := c.Acquire(admission.Request{Route: to("unknown-9")}); err == nil {
 			t.Error("names that nobody offers take memory without limit")
 		}
-		c.Offer("n", 1, 0, offer(1, "m"))
+		c.Offer("n", 1, 0, nil, offer(1, "m"))
 		ticket := acquire(t, c, "m")
-		queue(t, c, admission.Request{Model: "m"})
+		queue(t, c, admission.Request{Route: to("m")})
 		time.Sleep(7 * time.Second)
-		queue(t, c, admission.Request{Model: "m"})
-		_, _, err := c.Acquire(admission.Request{Model: "m"})
+		queue(t, c, admission.Request{Route: to("m")})
+		_, _, err := c.Acquire(admission.Request{Route: to("m")})
 		full, ok := errors.AsType[*admission.QueueFullError](err)
 		if !ok || full.RetryAfter != 7*time.Second {
 			t.Errorf("got %v", err)
@@ -319,17 +326,17 @@ func TestQueueLimits(t *testing.T) {
 
 func TestCloseAnswersAll(t *testing.T) {
 	c := admission.New(admission.Config{})
-	c.Offer("n", 1, 0, offer(1, "m"))
+	c.Offer("n", 1, 0, nil, offer(1, "m"))
 	ticket := acquire(t, c, "m")
-	w := queue(t, c, admission.Request{Model: "m"})
+	w := queue(t, c, admission.Request{Route: to("m")})
 	c.Close()
 	if _, err := w.Result(); !answered(w) || !errors.Is(err, admission.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, err := c.Acquire(admission.Request{Model: "m"}); !errors.Is(err, admission.ErrClosed) {
+	if _, _, err := c.Acquire(admission.Request{Route: to("m")}); !errors.Is(err, admission.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
-	ticket.Refused()
+	ticket.Refused(0)
 	wantIdle(t, c)
 }
 
@@ -358,12 +365,12 @@ func TestStorm(t *testing.T) {
 					replaces = gens[i] - 1
 				}
 				c.Withdraw(id, gens[i]-1)
-				c.Offer(id, gens[i], replaces, offer(capacity, names[r.IntN(models):]...))
+				c.Offer(id, gens[i], replaces, nil, offer(capacity, names[r.IntN(models):]...))
 			}
 		}
 		for i := range nodes {
 			gens[i] = 1
-			c.Offer(execution.NodeID(fmt.Sprint("n", i)), 1, 0, offer(capacity, names...))
+			c.Offer(execution.NodeID(fmt.Sprint("n", i)), 1, 0, nil, offer(capacity, names...))
 		}
 		time.Sleep(admission.DefaultSettle)
 		stop := make(chan struct{})
@@ -383,7 +390,7 @@ func TestStorm(t *testing.T) {
 		}
 		for i := range nodes {
 			gens[i]++
-			c.Offer(execution.NodeID(fmt.Sprint("n", i)), gens[i], 0, offer(capacity, names...))
+			c.Offer(execution.NodeID(fmt.Sprint("n", i)), gens[i], 0, nil, offer(capacity, names...))
 		}
 		close(stop)
 		wg.Wait()
@@ -400,7 +407,7 @@ func client(c *admission.Controller, r *rand.Rand, names []string, stop <-chan s
 			return
 		default:
 		}
-		ticket, w, _ := c.Acquire(admission.Request{Model: names[r.IntN(len(names))]})
+		ticket, w, _ := c.Acquire(admission.Request{Route: to(names[r.IntN(len(names))])})
 		if w != nil {
 			leave := time.After(time.Duration(r.IntN(20)) * time.Millisecond)
 			select {
@@ -412,7 +419,7 @@ func client(c *admission.Controller, r *rand.Rand, names []string, stop <-chan s
 		}
 		time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
 		if ticket != nil && r.IntN(10) == 0 {
-			ticket.Refused()
+			ticket.Refused(0)
 		} else if ticket != nil {
 			ticket.Release()
 			ticket.Release()
@@ -425,11 +432,11 @@ func BenchmarkAcquireRelease(b *testing.B) {
 		b.Run(fmt.Sprint(nodes, "-nodes"), func(b *testing.B) {
 			c := admission.New(admission.Config{})
 			for i := range nodes {
-				c.Offer(execution.NodeID(fmt.Sprint("n", i)), 1, 0, offer(8, "m"))
+				c.Offer(execution.NodeID(fmt.Sprint("n", i)), 1, 0, nil, offer(8, "m"))
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				t, _, _ := c.Acquire(admission.Request{Model: "m"})
+				t, _, _ := c.Acquire(admission.Request{Route: to("m")})
 				t.Release()
 			}
 		})

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"slices"
+	"time"
 
 	"iop/execution"
 )
@@ -9,7 +10,7 @@ import (
 // Offer says what a session serves from now on, in place of what was said before. replaces names the generation that
 // the session took over from in the same Node process, whose unfinished runs count against the same capacity; 0 for
 // none. Whoever can run now is woken. A session that was withdrawn stays so.
-func (c *Controller) Offer(node execution.NodeID, gen, replaces execution.Generation, offers []Offer) {
+func (c *Controller) Offer(node execution.NodeID, gen, replaces execution.Generation, labels map[string]string, offers []Offer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := sessionKey{node, gen}
@@ -55,10 +56,14 @@ func (c *Controller) updateLocked(p *place, o Offer) {
 	p.capacity = max(o.Capacity, 1)
 	p.selectable = o.Selectable
 	c.forgiveLocked(p)
-	if !slices.Equal(p.names, o.Models) {
+	names := make([]string, len(o.Models))
+	for i, m := range o.Models {
+		names[i] = m.ID
+	}
+	if !slices.Equal(p.names, names) {
 		c.detachLocked(p)
-		p.names = slices.Clone(o.Models)
-		for _, name := range o.Models {
+		p.names = names
+		for _, name := range names {
 			c.attachLocked(p, c.modelLocked(name))
 		}
 	}
@@ -153,6 +158,7 @@ type PlaceStats struct {
 	Selectable bool
 	BackingOff bool
 	Retired    bool // of a session that was withdrawn
+	Breakers   []BreakerStats
 }
 
 // Stats is a snapshot of the Controller.
@@ -160,6 +166,31 @@ type Stats struct {
 	InFlight int // tickets out
 	Waiting  int
 	Places   []PlaceStats
+	Queues   []QueueStats
+}
+
+// QueueStats is who waits for a route.
+type QueueStats struct {
+	Route      string
+	Waiting    int
+	Limit      int
+	Oldest     time.Duration // how long the first to come has waited
+	Interval   time.Duration // the mean time between two grants; 0: unknown
+	Principals []PrincipalStats
+}
+
+// PrincipalStats is a principal's part of a queue.
+type PrincipalStats struct {
+	ID      string
+	Waiting int
+	Weight  int
+}
+
+// BreakerStats is a breaker that is not closed.
+type BreakerStats struct {
+	Model   string        // what the provider calls it
+	State   string        // "open", "half_open"
+	Reopens time.Duration // until the next trial
 }
 
 // Stats returns a snapshot, its places ordered by nothing.

@@ -1,6 +1,9 @@
 package admission
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Waiter is a request in the queue of its model. Exactly one of two things ends it: Ready is closed and Result tells
 // what became of it, or Leave took it out.
@@ -23,6 +26,16 @@ func (w *Waiter) Ready() <-chan struct{} { return w.ready }
 
 // Result returns the ticket or the error. It may be called once Ready is closed.
 func (w *Waiter) Result() (*Ticket, error) { return w.ticket, w.err }
+
+// Place returns the place in line, 1 for the next, and how long it may take; 0: unknown.
+func (w *Waiter) Place() (position int, estimate time.Duration) {
+	w.ctl.mu.Lock()
+	defer w.ctl.mu.Unlock()
+	for v := w; v != nil && w.queued; v = v.prev {
+		position++
+	}
+	return position, 0
+}
 
 // Leave takes the request out of the queue; a ticket that it was given meanwhile is released.
 func (w *Waiter) Leave() {
@@ -52,7 +65,7 @@ func (c *Controller) enqueueLocked(m *model, req Request) (*Waiter, error) {
 		}
 	}
 	if m == nil {
-		m = c.modelLocked(req.Model)
+		m = c.modelLocked(req.Route.Name)
 	}
 	w := &Waiter{ctl: c, model: m, request: req, since: time.Now(), ready: make(chan struct{}), queued: true}
 	m.insert(w)
@@ -86,7 +99,7 @@ func (m *model) insert(w *Waiter) {
 		w.next.prev = w
 	}
 	m.waiting++
-	if w.request.Avoid != (Target{}) {
+	if len(w.request.Avoid) > 0 {
 		m.picky++
 	}
 }
@@ -108,7 +121,7 @@ func (c *Controller) removeLocked(w *Waiter) {
 	w.prev, w.next = nil, nil
 	m.waiting--
 	c.waiting--
-	if w.request.Avoid != (Target{}) {
+	if len(w.request.Avoid) > 0 {
 		m.picky--
 	}
 	if !m.known {
@@ -141,7 +154,7 @@ func (c *Controller) serveLocked(p *place) {
 		if w == nil {
 			return
 		}
-		c.grantLocked(w, c.takeLocked(p, w.request.Line, "queue", 1))
+		c.grantLocked(w, c.takeLocked(p, w.model, w.request.Line, "queue", 1))
 	}
 }
 
@@ -171,7 +184,7 @@ func (c *Controller) oldestLocked(p *place) *Waiter {
 // first returns the first waiter that does not avoid target, or nil.
 func (m *model) first(target Target) *Waiter {
 	for w := m.head; w != nil; w = w.next {
-		if w.request.Avoid != target {
+		if !slices.Contains(w.request.Avoid, target) {
 			return w
 		}
 	}
@@ -194,7 +207,7 @@ func (c *Controller) recheckLocked(m *model) {
 	}
 	for w := m.head; w != nil; {
 		next := w.next
-		if w.request.Avoid != (Target{}) && !m.hasOther(w.request.Avoid) {
+		if len(w.request.Avoid) > 0 && !m.hasOther(w.request.Avoid) {
 			c.failLocked(w, ErrNoOther)
 		}
 		w = next
