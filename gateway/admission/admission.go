@@ -2,8 +2,6 @@ package admission
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,36 +17,46 @@ type Target struct {
 	Provider   execution.ProviderID
 }
 
-// Offer is what one provider of a session can take.
-type Offer struct {
-	Provider execution.ProviderID
-	Capacity int // runs at once; below 1 counts as 1
-	// Selectable is false while the provider must get no new runs (its probe says hung or gone, the operator drains
-	// the Node). Its models stay known.
-	Selectable bool
-	Models     []Model
+// Principal is who asks. Between principals the queue is fair.
+type Principal struct {
+	ID       string
+	Weight   int // its share beside others'; below 1 counts as 1
+	Priority int // of this request among the principal's own; higher first
 }
 
-// Model is a model that a provider serves.
-type Model struct {
-	ID     string
-	Loaded bool // it is in memory already
+// Request asks for a ticket.
+type Request struct {
+	Route     *route.Route // never nil
+	Principal Principal
+	Tokens    int64    // what it costs by estimate, input and output; below 1 counts as 1
+	Output    int64    // the output of that, 0: unknown
+	Affinity  Affinity // zero: none
+	// Avoid are targets not to use, for a try elsewhere: for this request they are out of service. If nothing else
+	// serves the route the answer is ErrNoOther. Only who was in line before has something to avoid. It must not be
+	// changed while the request waits, except by append.
+	Avoid []Target
+	// Line is the place in line of an earlier Acquire for the same request, 0 for a new one. With it the request goes
+	// before all new ones, is not charged again and finds no queue full.
+	Line uint64
 }
+
+// kept reports whether the request was in line before.
+func (r *Request) kept() bool { return r.Line != 0 || len(r.Avoid) > 0 }
 
 // What Acquire and Waiter.Result can answer.
 var (
-	// ErrUnknownModel: no Node has ever offered the model.
+	// ErrUnknownModel: no route has the name, or no Node has ever offered the model.
 	ErrUnknownModel = errors.New("no node has ever offered this model")
-	// ErrNoOther: nothing but the avoided target serves the model.
+	// ErrNoOther: nothing but the avoided targets serves the route.
 	ErrNoOther = errors.New("no other target serves this model")
 	// ErrClosed: the Edge takes no new runs.
 	ErrClosed = errors.New("admission is closed")
 )
 
-// QueueFullError says that as many requests wait for the model as may.
+// QueueFullError says that as many requests wait for the route as may.
 type QueueFullError struct {
-	// RetryAfter is how long the request at the head of the queue has waited so far, between 1 s and 60 s: as good a
-	// guess as any of how long the queue takes.
+	// RetryAfter is how long the requests that wait now will take to get their places, at the rate of late: whole
+	// seconds, between 1 and 60.
 	RetryAfter time.Duration
 }
 
@@ -56,116 +64,60 @@ func (e *QueueFullError) Error() string { return "the queue of this model is ful
 
 // Limits and delays of the queue.
 const (
-	// DefaultQueueLimit is how many requests may wait for one model.
+	// DefaultQueueLimit is how many requests may wait for one route.
 	DefaultQueueLimit = 1024
 	// DefaultSettle is how long after the first Node came online an unknown model still waits: after a restart of
 	// the Edge its Nodes come back one after the other.
 	DefaultSettle = 2 * time.Second
 	// maxRemembered bounds the names of models that no Node offers any more. What is forgotten answers as unknown.
 	maxRemembered = 16384
-	// A target that refused a run for want of capacity gets none for firstBackoff, doubled at each further refusal
-	// up to maxBackoff, unless one of its runs ends well or the Node says something new.
-	firstBackoff = 100 * time.Millisecond
-	maxBackoff   = 5 * time.Second
 )
 
 // Config configures a Controller. All of it is optional.
 type Config struct {
-	QueueLimit int           // requests waiting for one model; default DefaultQueueLimit
+	QueueLimit int           // requests waiting for a route that says nothing else; default DefaultQueueLimit
 	Settle     time.Duration // default DefaultSettle; negative for none
-	// AffinityEntries is how many prefixes of prompts are remembered; default DefaultAffinityEntries.
+	// AffinityEntries is how many hashes of prompts are remembered; default DefaultAffinityEntries. They take no memory
+	// before the first route of route.PrefixAffinity.
 	AffinityEntries int
 }
 
-// Counters count what happened since the start.
+// Counters count what happened since the start. Any goroutine may read them.
 type Counters struct {
 	BreakerOpened, BreakerClosed                 atomic.Int64
-	Refusals, Failures                           atomic.Int64
-	AffinityHits, AffinityMisses, AffinityYields atomic.Int64
-}
-
-// Counters returns the Controller's counters, to be read at any time.
-func (c *Controller) Counters() *Counters { return &c.counters }
-
-// Configure replaces the routes.
-func (c *Controller) Configure(*route.Table) {}
-
-// Serves reports whether some target of the route is in service now.
-func (c *Controller) Serves(r *route.Route) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m := c.models[r.Name]
-	return m != nil && m.hasOther(nil)
+	Refusals, Failures                           atomic.Int64 // tickets that ended so
+	AffinityHits, AffinityMisses, AffinityYields atomic.Int64 // of requests with an Affinity that found room at once
 }
 
 // Controller owns places and queues. Its methods may be called from any goroutine and return at once.
 type Controller struct {
-	queueLimit int
-	settle     time.Duration
-
-	refusing atomic.Int64 // places with refusals; written under mu
-
-	counters Counters
+	queueLimit      int
+	settle          time.Duration
+	affinityEntries int
+	jitter          func(time.Duration) time.Duration // never nil
+	counters        Counters
 
 	mu       sync.Mutex
+	table    *route.Table // never nil
 	sessions map[sessionKey]*session
-	models   map[string]*model
-	waited   map[*model]struct{} // the models with a waiter
-	seq      uint64              // the last number given in line
-	picks    uint64              // the last pick's number
-	inFlight int                 // tickets out
-	waiting  int                 // waiters in all queues
-	unknown  int                 // waiters for models that were never offered
-	idle     int                 // models known without a target
-	settled  bool                // unknown models are refused
-	timer    *time.Timer         // runs out when settled; nil until the first Node is online
+	lines    map[string]*line       // by the route's name
+	refs     map[string][]targetRef // of the file's routes, by the name that a provider must know
+	index    *prefixIndex           // or nil: no route needs it
+	waited   []*line                // with a waiter
+	dirty    []*line                // lost something in this call; see settleLocked
+	fair     fairness
+	seq      uint64 // the last number given in line
+	picks    uint64 // the last pick's number
+	inFlight int    // tickets out
+	waiting  int    // waiters in all queues
+	unknown  int    // waiters for models that were never offered
+	idle     int    // advertised models known without a candidate
+	settled  bool   // unknown models are refused
+	timer    *time.Timer
 	closed   bool
 }
 
-type sessionKey struct {
-	node       execution.NodeID
-	generation execution.Generation
-}
-
-// session is what one Node session offers.
-type session struct {
-	places    map[execution.ProviderID]*place
-	withdrawn bool // for good: it takes no new runs
-}
-
-// place is one target and its capacity. Guarded by Controller.mu.
-type place struct {
-	target     Target
-	capacity   int
-	selectable bool
-	load       *load // never nil
-	models     []*model
-	names      []string // as offered
-	picked     uint64   // when it was last picked, for turns among equals
-	refusals   int      // since the last run that went well
-	blocked    bool     // backing off after a refusal
-	timer      *time.Timer
-}
-
-// load counts the runs of one provider of one Node process. Sessions that replace each other share it: the runs that
-// finish on the former still take places of the same engine.
-type load struct {
-	inFlight int
-	place    *place // the one that takes new runs, or nil
-}
-
-// model is a name, who serves it, and who waits for it. Guarded by Controller.mu.
-type model struct {
-	name       string
-	known      bool // was offered at least once
-	targets    []*place
-	turn       int // where in targets the next sample begins
-	head, tail *Waiter
-	waiting    int
-	picky      int // waiters that avoid a target
-}
-
-// New returns a Controller with nothing offered.
+// New returns a Controller with nothing offered, whose routes are route.Advertised.
 func New(cfg Config) *Controller {
 	if cfg.QueueLimit <= 0 {
 		cfg.QueueLimit = DefaultQueueLimit
@@ -174,53 +126,20 @@ func New(cfg Config) *Controller {
 		cfg.Settle = DefaultSettle
 	}
 	return &Controller{
-		queueLimit: cfg.QueueLimit,
-		settle:     cfg.Settle,
-		sessions:   map[sessionKey]*session{},
-		models:     map[string]*model{},
-		waited:     map[*model]struct{}{},
+		queueLimit:      cfg.QueueLimit,
+		settle:          cfg.Settle,
+		affinityEntries: cfg.AffinityEntries,
+		jitter:          aroundTenth,
+		table:           route.Advertised(),
+		sessions:        map[sessionKey]*session{},
+		lines:           map[string]*line{},
+		refs:            map[string][]targetRef{},
+		fair:            newFairness(),
 	}
 }
 
-// Reason says why a target was chosen, for logs and operators.
-type Reason struct {
-	Rule       string // "least_busy", "only_target", "queue"
-	Candidates int    // targets with a free place that were compared
-	InFlight   int    // runs at the target, this one included
-	Capacity   int
-}
-
-// String renders the reason, e.g. "least_busy 1/4 of 3".
-func (r Reason) String() string {
-	if r.Rule == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s %d/%d of %d", r.Rule, r.InFlight, r.Capacity, r.Candidates)
-}
-
-// Public renders what a caller may see of the reason: nothing of how many Nodes there are, or how large.
-func (r Reason) Public() string { return r.Rule }
-
-// Principal is who asks. Between principals the queue is fair.
-type Principal struct {
-	ID       string
-	Weight   int // below 1 counts as 1
-	Priority int // among the principal's own requests; higher first
-}
-
-// Request asks for a ticket.
-type Request struct {
-	Route     *route.Route // never nil
-	Principal Principal
-	Tokens    int64    // what it costs by estimate, input and output; below 1 counts as 1
-	Output    int64    // the output of that
-	Affinity  Affinity // zero: none
-	// Avoid are targets not to use, for a try elsewhere. If nothing else serves the route the answer is ErrNoOther.
-	Avoid []Target
-	// Line is the place in line of an earlier Acquire for the same request, so that a second dispatch does not go
-	// to the end; 0 for a new request.
-	Line uint64
-}
+// Counters returns the Controller's counters.
+func (c *Controller) Counters() *Counters { return &c.counters }
 
 // Acquire gives a ticket, or a Waiter when nothing is free, or an error. Exactly one of the three is not nil.
 func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
@@ -229,183 +148,97 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 	if c.closed {
 		return nil, nil, ErrClosed
 	}
+	l, err := c.lineLocked(req.Route)
+	if err != nil {
+		return nil, nil, err
+	}
+	kept := req.kept()
 	if req.Line == 0 {
 		c.seq++
 		req.Line = c.seq
 	}
-	m := c.models[req.Route.Name]
-	// While somebody who takes any place waits, there is none: it would have been given away.
-	if m != nil && m.waiting == m.picky {
-		if p, free := c.pickLocked(m, req.Avoid); p != nil {
-			rule := "least_busy"
-			if len(m.targets) == 1 {
-				rule = "only_target"
-			}
-			return c.takeLocked(p, m, req.Line, rule, free), nil, nil
+	now := time.Now()
+	// While somebody waits who could take what is free, nothing is: it would have been given away.
+	if l != nil {
+		if x, why := c.pickLocked(l, &req, now); x != nil {
+			return c.takeLocked(x, &req, why, now), nil, nil
 		}
 	}
-	if len(req.Avoid) > 0 && (m == nil || !m.hasOther(req.Avoid)) {
+	if len(req.Avoid) > 0 && (l == nil || !c.hasOtherLocked(l, req.Avoid)) {
 		return nil, nil, ErrNoOther
 	}
-	w, err := c.enqueueLocked(m, req)
+	w, err := c.enqueueLocked(l, &req, kept, now)
 	return nil, w, err
 }
 
-// maxCandidates is how many places with room are compared. Of more, the best of a sample that moves on is hardly
-// worse than the best of all, and takes no longer with a thousand Nodes than with ten.
-const maxCandidates = 16
-
-// pickLocked returns the least busy selectable place of m with room, of how many that were compared.
-func (c *Controller) pickLocked(m *model, avoid []Target) (best *place, free int) {
-	n := len(m.targets)
-	if n > maxCandidates {
-		m.turn = (m.turn + 1) % n
-	} else {
-		m.turn = 0
+// lineLocked returns the line of a route, nil for a model that no Node has offered yet and nobody waits for. A route of
+// a former Table is what its name means now.
+func (c *Controller) lineLocked(r *route.Route) (*line, error) {
+	if l := c.lines[r.Name]; l != nil {
+		return l, nil
 	}
-	for i := 0; i < n && free < maxCandidates; i++ {
-		p := m.targets[(m.turn+i)%n]
-		if !p.free() || slices.Contains(avoid, p.target) {
-			continue
-		}
-		free++
-		if best == nil || p.before(best) {
-			best = p
-		}
+	r = c.table.Resolve(r.Name)
+	if r == nil {
+		return nil, ErrUnknownModel
 	}
-	return best, free
+	return c.lines[r.Name], nil
 }
 
-func (p *place) free() bool {
-	return p.selectable && !p.blocked && p.load.inFlight < p.capacity
-}
-
-// before orders places by the share of their capacity that is taken, then by who was picked longest ago.
-func (p *place) before(q *place) bool {
-	a, b := p.load.inFlight*q.capacity, q.load.inFlight*p.capacity
-	if a != b {
-		return a < b
+// Serves reports whether a target of the route is in service: selectable, and not cut off by its breaker.
+func (c *Controller) Serves(r *route.Route) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, _ := c.lineLocked(r)
+	if l == nil {
+		return false
 	}
-	return p.picked < q.picked
-}
-
-func (m *model) hasOther(avoid []Target) bool {
-	for _, p := range m.targets {
-		if p.selectable && !slices.Contains(avoid, p.target) {
+	for _, g := range l.groups {
+		if g.inService > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-func (c *Controller) takeLocked(p *place, m *model, line uint64, rule string, candidates int) *Ticket {
-	c.picks++
-	p.picked = c.picks
-	p.load.inFlight++
-	c.inFlight++
-	return &Ticket{
-		Target: p.target,
-		Model:  m.name,
-		Reason: Reason{Rule: rule, Candidates: candidates, InFlight: p.load.inFlight, Capacity: p.capacity},
-		Line:   line,
-		ctl:    c,
-		place:  p,
-	}
-}
-
-// Ticket is the right to open one run at a target. It holds a place until Release or Refused.
-type Ticket struct {
-	Target Target
-	Model  string // what the provider calls it
-	Reason Reason
-	Line   uint64 // the place in line, for another Acquire of the same request
-
-	ctl   *Controller
-	place *place
-	done  bool // guarded by ctl.mu
-}
-
-// Release gives the place back. Only the first call counts. Any goroutine may call it.
-func (t *Ticket) Release() { t.ctl.release(t, false) }
-
-// Refused gives the place back, if Release has not yet, and keeps new runs away from the target for a moment: the Node
-// has no room, whatever was counted here.
-func (t *Ticket) Refused(retryAfter time.Duration) { t.ctl.release(t, true) }
-
-func (c *Controller) release(t *Ticket, refused bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := t.place.load.place
-	if !t.done {
-		t.done = true
-		c.inFlight--
-		t.place.load.inFlight--
-	} else if !refused {
+// startSettlingLocked starts the time after which unknown models are refused; called when a Node comes online.
+func (c *Controller) startSettlingLocked() {
+	if c.timer != nil || c.settled || c.closed {
 		return
 	}
-	switch {
-	case p == nil || c.closed:
-		return
-	case refused:
-		c.blockLocked(p)
+	if c.settle < 0 {
+		c.refuseUnknownLocked()
 		return
 	}
-	c.serveLocked(p)
-}
-
-// Failed says that the run failed by its target's fault.
-func (t *Ticket) Failed() { t.ctl.counters.Failures.Add(1) }
-
-// Served says that the run of this ticket went well: if its target rests after refusals, it has room again.
-func (t *Ticket) Served(Sample) {
-	c := t.ctl
-	if c.refusing.Load() == 0 {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if p := t.place.load.place; p != nil && p.refusals > 0 {
-		c.forgiveLocked(p)
-		c.serveLocked(p)
-	}
-}
-
-// forgiveLocked forgets p's refusals.
-func (c *Controller) forgiveLocked(p *place) {
-	if p.refusals > 0 {
-		p.refusals = 0
-		c.refusing.Add(-1)
-	}
-	c.unblockLocked(p)
-}
-
-// blockLocked lets p rest. The time grows with each refusal in a row, so that a Node that always refuses costs little.
-func (c *Controller) blockLocked(p *place) {
-	d := min(firstBackoff<<min(p.refusals, 10), maxBackoff)
-	if p.refusals++; p.refusals == 1 {
-		c.refusing.Add(1)
-	}
-	p.blocked = true
-	if p.timer != nil {
-		p.timer.Stop()
-	}
-	var timer *time.Timer
-	timer = time.AfterFunc(d, func() {
+	c.timer = time.AfterFunc(c.settle, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if p.timer != timer {
-			return // stopped too late
-		}
-		c.unblockLocked(p)
-		c.serveLocked(p)
+		c.refuseUnknownLocked()
 	})
-	p.timer = timer
 }
 
-func (c *Controller) unblockLocked(p *place) {
-	p.blocked = false
-	if p.timer != nil {
-		p.timer.Stop()
-		p.timer = nil
+func (c *Controller) refuseUnknownLocked() {
+	c.settled = true
+	for i := len(c.waited) - 1; i >= 0; i-- {
+		if l := c.waited[i]; !l.known {
+			c.failAllLocked(l, ErrUnknownModel)
+		}
+	}
+}
+
+// Close answers everyone who waits, and every later Acquire, with ErrClosed. Tickets stay valid.
+func (c *Controller) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	for i := len(c.waited) - 1; i >= 0; i-- {
+		c.failAllLocked(c.waited[i], ErrClosed)
+	}
+	for _, s := range c.sessions {
+		for _, p := range s.places {
+			p.engine.stopTimers()
+		}
 	}
 }

@@ -261,10 +261,11 @@ func TestRefusalBacksOff(t *testing.T) {
 			t.Errorf("%d tries in a minute", tries)
 		}
 		// A run of it that ends well is a sign of a free place; so is the Node's word.
-		well := ticket
+		well := acquire(t, c, "m")
 		ticket.Refused(0)
 		w = queue(t, c, admission.Request{Route: to("m")})
 		well.Served(admission.Sample{})
+		well.Release()
 		ticket = result(t, w)
 		ticket.Refused(0)
 		w = queue(t, c, admission.Request{Route: to("m")})
@@ -316,7 +317,7 @@ func TestQueueLimits(t *testing.T) {
 		queue(t, c, admission.Request{Route: to("m")})
 		_, _, err := c.Acquire(admission.Request{Route: to("m")})
 		full, ok := errors.AsType[*admission.QueueFullError](err)
-		if !ok || full.RetryAfter != 7*time.Second {
+		if !ok || full.RetryAfter != 14*time.Second { // 2 that wait, at a rate of none in 7 s
 			t.Errorf("got %v", err)
 		}
 		ticket.Release()

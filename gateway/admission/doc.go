@@ -1,10 +1,33 @@
 // Package admission decides where a request runs and makes it wait when nothing is free.
 //
-// The room holds capacity places, one set for each provider of each Node session, and one first-come queue for each
-// model. It gives out tickets: the right to open one run at one target. A place is counted from the moment of the
-// ticket, so that a burst spreads before the first Node has answered.
+// The room holds capacity places, one set for each provider of each Node session, and a queue for each route. It gives
+// out tickets: the right to open one run at one target. A place is counted from the moment of the ticket, so that a
+// burst spreads before the first Node has answered.
 //
 // It knows targets by name (node, generation, provider) and never sees a session, a request or a socket: what can be
-// reached is told to it through Offer, Withdraw and Remove. It never blocks and starts no goroutine; timers are the
-// runtime's.
+// reached is told to it through Offer, Withdraw and Remove, what a model name means through Configure. It never blocks
+// and starts no goroutine; timers are the runtime's.
+//
+// # Picking
+//
+// A line is a route at work. Each group of it keeps a list of its candidates (a model at a place) that could take a run
+// now, so that no decision looks at all Nodes: a policy compares 16 of them. Two rules keep the lists true: whatever
+// changes a place ends in syncLocked, and whatever takes a group out of service ends in settleLocked, which gives the
+// free places of other groups to those who wait. After each call nobody waits for whom there is room.
+//
+// # Waiting
+//
+// Requests that were in line before (a second dispatch) go first, by their number in line. Between the others the
+// queue is fair among principals, by estimated tokens over weight: start-time fair queueing. A principal has one
+// virtual time for all routes, which its grants move on by tokens/weight; a place that gets room serves, among all
+// routes that it is a candidate of, the principal with the least. Who begins to wait starts at the tag of the last
+// grant: absence earns nothing. Deficit round robin within each route would share the routes fairly, but not a place
+// that serves two of them: who waits for both would get a part of it twice.
+//
+// One time for all routes has a flaw of its own: where one route is much faster than another, who waits for the slow
+// one would fall behind by any amount and then have the fast one to itself. So it may lag by maxLag only, and those of
+// a line who lag more are in the order of a second virtual time, the line's own. And so that nobody starves who is
+// served well elsewhere, one grant of turnEvery at each place goes to whom the longest ago had one.
+//
+// The priority of a request orders the requests of its own principal, and no others.
 package admission

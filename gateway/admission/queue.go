@@ -1,24 +1,26 @@
 package admission
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 )
 
-// Waiter is a request in the queue of its model. Exactly one of two things ends it: Ready is closed and Result tells
+// Waiter is a request in the queue of its route. Exactly one of two things ends it: Ready is closed and Result tells
 // what became of it, or Leave took it out.
 type Waiter struct {
 	ctl     *Controller
-	model   *model
 	request Request
 	since   time.Time
 	ready   chan struct{} // closed by the Controller, with the answer set before
 
 	// Guarded by Controller.mu until ready is closed.
-	prev, next *Waiter
-	queued     bool
-	ticket     *Ticket
-	err        error
+	line   *line // nil once it does not wait any more
+	flow   *flow // nil for one that was in line before
+	at     int   // in flow.waiters
+	ticket *Ticket
+	err    error
 }
 
 // Ready is closed when Result has an answer.
@@ -27,35 +29,30 @@ func (w *Waiter) Ready() <-chan struct{} { return w.ready }
 // Result returns the ticket or the error. It may be called once Ready is closed.
 func (w *Waiter) Result() (*Ticket, error) { return w.ticket, w.err }
 
-// Place returns the place in line, 1 for the next, and how long it may take; 0: unknown.
-func (w *Waiter) Place() (position int, estimate time.Duration) {
-	w.ctl.mu.Lock()
-	defer w.ctl.mu.Unlock()
-	for v := w; v != nil && w.queued; v = v.prev {
-		position++
-	}
-	return position, 0
-}
-
 // Leave takes the request out of the queue; a ticket that it was given meanwhile is released.
 func (w *Waiter) Leave() {
-	w.ctl.mu.Lock()
-	if w.queued {
-		w.ctl.removeLocked(w)
+	c := w.ctl
+	c.mu.Lock()
+	if w.line != nil {
+		c.removeLocked(w)
 	}
 	t := w.ticket
-	w.ctl.mu.Unlock()
+	c.mu.Unlock()
 	if t != nil {
 		t.Release()
 	}
 }
 
-// enqueueLocked puts the request in line for its model, which may be unknown (m nil).
-func (c *Controller) enqueueLocked(m *model, req Request) (*Waiter, error) {
+func (w *Waiter) answer(t *Ticket, err error) {
+	w.line, w.flow = nil, nil
+	w.ticket, w.err = t, err
+	close(w.ready)
+}
+
+// enqueueLocked puts the request in line; l is nil for a model that no Node has offered and nobody waits for.
+func (c *Controller) enqueueLocked(l *line, req *Request, kept bool, now time.Time) (*Waiter, error) {
 	switch {
-	case m != nil && m.waiting >= c.queueLimit:
-		return nil, &QueueFullError{RetryAfter: headWait(m)}
-	case m == nil || !m.known:
+	case l == nil || !l.known:
 		if c.settled {
 			return nil, ErrUnknownModel
 		}
@@ -63,201 +60,309 @@ func (c *Controller) enqueueLocked(m *model, req Request) (*Waiter, error) {
 		if c.unknown >= c.queueLimit {
 			return nil, &QueueFullError{RetryAfter: time.Second}
 		}
+	case !kept && l.waiting >= c.limitOf(l):
+		return nil, &QueueFullError{RetryAfter: l.drains(now)}
 	}
-	if m == nil {
-		m = c.modelLocked(req.Route.Name)
+	if l == nil {
+		l = c.newLineLocked(c.table.Resolve(req.Route.Name))
 	}
-	w := &Waiter{ctl: c, model: m, request: req, since: time.Now(), ready: make(chan struct{}), queued: true}
-	m.insert(w)
+	w := &Waiter{ctl: c, request: *req, since: now, ready: make(chan struct{})}
+	if l.waiting == 0 {
+		l.since = now
+	}
 	c.waiting++
-	if !m.known {
-		c.unknown++
+	if !kept {
+		w.flow = l.flowOf(c.fair.waits(req.Principal))
 	}
-	c.waited[m] = struct{}{}
+	c.joinLocked(l, w)
 	return w, nil
 }
 
-func headWait(m *model) time.Duration {
-	return min(max(time.Since(m.head.since).Round(time.Second), time.Second), time.Minute)
+func (c *Controller) limitOf(l *line) int {
+	if l.route.QueueLimit > 0 {
+		return l.route.QueueLimit
+	}
+	return c.queueLimit
 }
 
-// insert puts w in line. New requests go to the end; one that was in line before goes where it belongs.
-func (m *model) insert(w *Waiter) {
-	after := m.tail
-	for after != nil && after.request.Line > w.request.Line {
-		after = after.prev
-	}
-	w.prev = after
-	if after == nil {
-		w.next, m.head = m.head, w
+// joinLocked puts w, which waits already, into a line. Its flow is nil, or one of its principal in any line.
+func (c *Controller) joinLocked(l *line, w *Waiter) {
+	w.line = l
+	if w.flow == nil {
+		i, _ := slices.BinarySearchFunc(l.kept, w.request.Line, byLine)
+		l.kept = slices.Insert(l.kept, i, w)
 	} else {
-		w.next, after.next = after.next, w
+		l.flowOf(w.flow.principal).add(w, c.fair.grants)
 	}
-	if w.next == nil {
-		m.tail = w
-	} else {
-		w.next.prev = w
+	if l.since.IsZero() {
+		l.since = time.Now()
 	}
-	m.waiting++
-	if len(w.request.Avoid) > 0 {
-		m.picky++
+	if l.waiting++; l.waiting == 1 {
+		l.at = len(c.waited)
+		c.waited = append(c.waited, l)
+	}
+	if !l.known {
+		c.unknown++
 	}
 }
+
+func byLine(w *Waiter, line uint64) int { return cmp.Compare(w.request.Line, line) }
 
 // removeLocked takes w out of line.
 func (c *Controller) removeLocked(w *Waiter) {
-	m := w.model
-	w.queued = false
-	if w.prev == nil {
-		m.head = w.next
+	l := w.line
+	if w.flow == nil {
+		i, _ := slices.BinarySearchFunc(l.kept, w.request.Line, byLine)
+		for l.kept[i] != w {
+			i++ // a number that was used twice
+		}
+		l.kept = slices.Delete(l.kept, i, i+1)
 	} else {
-		w.prev.next = w.next
+		w.flow.drop(w)
 	}
-	if w.next == nil {
-		m.tail = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	w.prev, w.next = nil, nil
-	m.waiting--
-	c.waiting--
-	if len(w.request.Avoid) > 0 {
-		m.picky--
-	}
-	if !m.known {
+	if !l.known {
 		c.unknown--
 	}
-	if m.waiting == 0 {
-		delete(c.waited, m)
-		if !m.known {
-			delete(c.models, m.name)
-		}
+	if l.waiting--; l.waiting == 0 {
+		c.emptiedLocked(l)
+	}
+	c.forgetLocked(w)
+}
+
+// forgetLocked ends the wait of w, which is in no line any more.
+func (c *Controller) forgetLocked(w *Waiter) {
+	if w.flow != nil {
+		w.flow.principal.waiting--
+	}
+	w.line = nil
+	if c.waiting--; c.waiting == 0 {
+		c.fair.reset()
 	}
 }
 
-func (c *Controller) grantLocked(w *Waiter, t *Ticket) {
-	c.removeLocked(w)
-	w.ticket = t
-	close(w.ready)
+// emptiedLocked takes a line that nobody waits for out of the list of those.
+func (c *Controller) emptiedLocked(l *line) {
+	last := c.waited[len(c.waited)-1]
+	c.waited[l.at], last.at = last, l.at
+	c.waited[len(c.waited)-1] = nil
+	c.waited = c.waited[:len(c.waited)-1]
+	if len(l.flows) > 0 {
+		clear(l.flows)
+	}
+	l.clock = 0
+	if !l.known {
+		delete(c.lines, l.name)
+	}
+}
+
+// all returns who waits.
+func (q *queue) all() []*Waiter {
+	list := make([]*Waiter, 0, q.waiting)
+	list = append(list, q.kept...)
+	for _, f := range q.flows {
+		list = append(list, f.waiters...)
+	}
+	return list
 }
 
 func (c *Controller) failLocked(w *Waiter, err error) {
 	c.removeLocked(w)
-	w.err = err
-	close(w.ready)
+	w.answer(nil, err)
 }
 
-// serveLocked gives p's free places to those who wait longest for one of its models, and wakes nobody else.
+func (c *Controller) failAllLocked(l *line, err error) {
+	for _, w := range l.all() {
+		c.failLocked(w, err)
+	}
+}
+
+// grantLocked gives w a run of x.
+func (c *Controller) grantLocked(w *Waiter, x *candidate, now time.Time) {
+	l, f := w.line, w.flow
+	if l.interval, l.since = l.nextInterval(now), now; l.interval == 0 {
+		l.interval = 1
+	}
+	if f != nil {
+		c.fair.charge(f, &w.request)
+	}
+	c.removeLocked(w)
+	if f != nil {
+		f.granted()
+	}
+	x.place.engine.grants++
+	t := c.takeLocked(x, &w.request, Reason{Rule: "queue", Candidates: 1}, now)
+	w.answer(t, nil)
+}
+
+// nextInterval returns the mean time between two grants if there is one now.
+func (q *queue) nextInterval(now time.Time) time.Duration {
+	d := now.Sub(q.since)
+	if q.interval == 0 {
+		return d
+	}
+	return q.interval + (d-q.interval)/8
+}
+
+// expected is the time between two grants that is to be expected, 0: unknown. A queue that stands still is no faster than
+// the time that it stands.
+func (q *queue) expected(now time.Time) time.Duration {
+	if q.waiting == 0 {
+		return q.interval
+	}
+	return max(q.interval, now.Sub(q.since))
+}
+
+// drains is when who waits now will have got a place, for clients.
+func (q *queue) drains(now time.Time) time.Duration {
+	seconds := math.Ceil(q.expected(now).Seconds() * float64(q.waiting))
+	return time.Duration(min(max(seconds, 1), 60)) * time.Second
+}
+
+// serveLocked gives the free places of p to those whose turn it is, and wakes nobody else.
 func (c *Controller) serveLocked(p *place) {
-	for len(c.waited) > 0 && p.free() {
-		w := c.oldestLocked(p)
+	if len(c.waited) == 0 || !p.free() {
+		return
+	}
+	for now := time.Now(); len(c.waited) > 0 && p.free(); {
+		w, x := c.nextLocked(p)
 		if w == nil {
 			return
 		}
-		c.grantLocked(w, c.takeLocked(p, w.model, w.request.Line, "queue", 1))
+		c.grantLocked(w, x, now)
 	}
 }
 
-// oldestLocked returns the first in line among the waiters that p can serve, or nil. It walks the shorter of two
-// lists: the models that p serves, or those that somebody waits for.
-func (c *Controller) oldestLocked(p *place) *Waiter {
-	var oldest *Waiter
-	consider := func(m *model) {
-		if w := m.first(p.target); w != nil && (oldest == nil || w.request.Line < oldest.request.Line) {
-			oldest = w
+// nextLocked returns whose turn it is among those that p can serve, and as what p serves it. It walks the shorter of
+// two lists: the lines that p is in, or those that somebody waits for.
+func (c *Controller) nextLocked(p *place) (*Waiter, *candidate) {
+	t := turn{ctl: c, place: p, oldest: p.engine.grants%turnEvery == turnEvery-1}
+	if len(p.seats) <= len(c.waited) {
+		for _, s := range p.seats {
+			if s.line.waiting > 0 {
+				t.consider(s)
+			}
+		}
+	} else {
+		for _, l := range c.waited {
+			if s := p.seatOf[l]; s != nil {
+				t.consider(s)
+			}
 		}
 	}
-	if len(p.models) <= len(c.waited) {
-		for _, m := range p.models {
-			consider(m)
-		}
-		return oldest
+	if t.kept != nil {
+		return t.kept, t.keptAs
 	}
-	for m := range c.waited {
-		if m.servedBy(p) {
-			consider(m)
-		}
+	if t.flow != nil {
+		return t.flow.waiters[0], t.flowAs
 	}
-	return oldest
+	return nil, nil
 }
 
-// first returns the first waiter that does not avoid target, or nil.
-func (m *model) first(target Target) *Waiter {
-	for w := m.head; w != nil; w = w.next {
-		if !slices.Contains(w.request.Avoid, target) {
-			return w
+// turn is the search for whose turn it is at a place.
+type turn struct {
+	ctl            *Controller
+	place          *place
+	oldest         bool // this time it is who was served longest ago
+	kept           *Waiter
+	flow           *flow
+	keptAs, flowAs *candidate
+}
+
+func (t *turn) consider(s *seat) {
+	for _, w := range s.line.kept {
+		if t.kept != nil && w.request.Line >= t.kept.request.Line {
+			break
+		}
+		if x := t.serves(s, w.request.Avoid); x != nil {
+			t.kept, t.keptAs = w, x
+			break
+		}
+	}
+	if t.kept != nil || s.line.plain() == 0 {
+		return
+	}
+	x := t.serves(s, nil)
+	if x == nil {
+		return
+	}
+	if f := t.of(s.line); t.flow == nil || t.before(f, t.flow) {
+		t.flow, t.flowAs = f, x
+	}
+}
+
+func (t *turn) of(l *line) *flow {
+	if t.oldest {
+		return l.turns.first
+	}
+	return l.nextFlow(t.ctl.fair.floor())
+}
+
+// before reports whether f goes before g, of another line.
+func (t *turn) before(f, g *flow) bool {
+	switch {
+	case t.oldest:
+		if f.turn != g.turn {
+			return f.turn < g.turn
+		}
+	case f.late != g.late:
+		return f.late
+	case f.late:
+		if f.principal.served != g.principal.served {
+			return f.principal.served < g.principal.served
+		}
+	case f.key != g.key:
+		return f.key < g.key
+	}
+	return f.waiters[0].request.Line < g.waiters[0].request.Line
+}
+
+// serves returns as what the place serves a line, nil if it can't now.
+func (t *turn) serves(s *seat, avoid []Target) *candidate {
+	if slices.Contains(avoid, t.place.target) {
+		return nil
+	}
+	for _, x := range s.candidates {
+		if x.service.admits() && t.ctl.opensLocked(x.group, avoid) {
+			return x
 		}
 	}
 	return nil
 }
 
-func (m *model) servedBy(p *place) bool {
-	for _, q := range m.targets {
-		if p == q {
-			return true
-		}
-	}
-	return false
-}
-
-// recheckLocked answers those who avoid a target and for whom nothing else is left.
-func (c *Controller) recheckLocked(m *model) {
-	if m.picky == 0 {
-		return
-	}
-	for w := m.head; w != nil; {
-		next := w.next
-		if len(w.request.Avoid) > 0 && !m.hasOther(w.request.Avoid) {
-			c.failLocked(w, ErrNoOther)
-		}
-		w = next
-	}
-}
-
-// settleLocked starts the time after which unknown models are refused; called when a Node comes online.
+// settleLocked gives the lines that lost something what is left for them: a later group, or ErrNoOther.
 func (c *Controller) settleLocked() {
-	if c.timer != nil || c.settled || c.closed {
-		return
-	}
-	if c.settle < 0 {
-		c.refuseUnknownLocked()
-		return
-	}
-	c.timer = time.AfterFunc(c.settle, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.refuseUnknownLocked()
-	})
-}
-
-func (c *Controller) refuseUnknownLocked() {
-	c.settled = true
-	for m := range c.waited {
-		if m.known {
-			continue
-		}
-		for m.head != nil {
-			c.failLocked(m.head, ErrUnknownModel)
+	for len(c.dirty) > 0 {
+		l := c.dirty[len(c.dirty)-1]
+		c.dirty = c.dirty[:len(c.dirty)-1]
+		l.dirty = false
+		c.serveKeptLocked(l)
+		for l.plain() > 0 {
+			now := time.Now()
+			first := l.nextFlow(c.fair.floor()).waiters[0]
+			x, _ := c.pickLocked(l, &first.request, now)
+			if x == nil {
+				break
+			}
+			w, as := c.nextLocked(x.place)
+			if w == nil {
+				break
+			}
+			c.grantLocked(w, as, now)
 		}
 	}
 }
 
-// Close answers everyone who waits, and every later Acquire, with ErrClosed. Tickets stay valid.
-func (c *Controller) Close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	if c.timer != nil {
-		c.timer.Stop()
+// serveKeptLocked answers those who were in line before, and for whom something else is free or nothing else is left.
+func (c *Controller) serveKeptLocked(l *line) {
+	if len(l.kept) == 0 {
+		return
 	}
-	for m := range c.waited {
-		for m.head != nil {
-			c.failLocked(m.head, ErrClosed)
-		}
-	}
-	for _, s := range c.sessions {
-		for _, p := range s.places {
-			c.unblockLocked(p)
+	now := time.Now()
+	for _, w := range slices.Clone(l.kept) {
+		if len(w.request.Avoid) > 0 && !c.hasOtherLocked(l, w.request.Avoid) {
+			c.failLocked(w, ErrNoOther)
+		} else if x, _ := c.pickLocked(l, &w.request, now); x != nil {
+			c.grantLocked(w, x, now)
 		}
 	}
 }

@@ -1,0 +1,253 @@
+package admission
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+	"unsafe"
+
+	"iop/gateway/route"
+)
+
+// WithoutJitter makes breakers open for exactly their time.
+func (c *Controller) WithoutJitter() *Controller {
+	c.jitter = func(d time.Duration) time.Duration { return d }
+	return c
+}
+
+// TableOf makes a table of routes.
+func TableOf(advertised bool, routes ...*route.Route) *route.Table {
+	t := route.Advertised()
+	v := reflect.ValueOf(t).Elem()
+	set := func(name string, to any) {
+		f := v.FieldByName(name)
+		reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem().Set(reflect.ValueOf(to))
+	}
+	names := map[string]*route.Route{}
+	for _, r := range routes {
+		for _, n := range append([]string{r.Name}, r.Aliases...) {
+			names[n] = r
+		}
+	}
+	set("routes", routes)
+	set("byName", names)
+	set("advertised", advertised)
+	return t
+}
+
+// Remembered returns how many principals and flows are in memory.
+func (c *Controller) Remembered() (principals, flows int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range c.lines {
+		flows += len(l.flows)
+	}
+	return len(c.fair.principals), flows
+}
+
+// Check returns what is wrong with the Controller's books, when these tickets are out.
+func (c *Controller) Check(out []*Ticket) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := checker{c: c}
+	k.check(len(c.dirty) == 0, "%d lines are dirty", len(c.dirty))
+	k.tickets(out)
+	for _, s := range c.sessions {
+		for _, p := range s.places {
+			k.place(p)
+		}
+	}
+	idle, unknown, waiting, waited := 0, 0, 0, 0
+	waits := map[*principal]int{}
+	for name, l := range c.lines {
+		k.check(l.name == name, "line %q is called %q", name, l.name)
+		k.line(l, waits)
+		waiting += l.waiting
+		if l.waiting > 0 {
+			waited++
+			k.check(c.waited[l.at] == l, "%s is not among the waited", l.name)
+		}
+		switch {
+		case !l.known:
+			unknown += l.waiting
+			k.check(l.waiting > 0, "%s is kept, unknown and for nobody", l.name)
+		case l.route.Advertised && l.candidates == 0:
+			idle++
+		}
+	}
+	k.check(waiting == c.waiting, "%d wait, %d counted", waiting, c.waiting)
+	k.check(waited == len(c.waited), "%d lines are waited for, %d listed", waited, len(c.waited))
+	k.check(idle == c.idle, "%d idle, %d counted", idle, c.idle)
+	k.check(unknown == c.unknown, "%d unknown, %d counted", unknown, c.unknown)
+	for id, p := range c.fair.principals {
+		k.check(p.waiting == waits[p], "%s waits %d times, %d counted", id, waits[p], p.waiting)
+	}
+	return k.err
+}
+
+type checker struct {
+	c   *Controller
+	err error
+}
+
+func (k *checker) check(ok bool, format string, args ...any) {
+	if !ok && k.err == nil {
+		k.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (k *checker) tickets(out []*Ticket) {
+	count := map[*engine]int{}
+	for _, t := range out {
+		count[t.engine]++
+	}
+	k.check(k.c.inFlight == len(out), "%d tickets, %d counted", len(out), k.c.inFlight)
+	for e, n := range count {
+		k.check(e.inFlight == n, "an engine has %d runs, %d counted", n, e.inFlight)
+	}
+	for _, s := range k.c.sessions {
+		for _, p := range s.places {
+			k.check(p.engine.inFlight == count[p.engine], "%v has %d runs, %d counted", p.target, count[p.engine], p.engine.inFlight)
+			for _, s := range p.engine.services {
+				if t := s.breaker.trial; t != nil {
+					k.check(slices.Contains(out, t), "the trial of %v is over", p.target)
+				}
+			}
+		}
+	}
+}
+
+func (k *checker) place(p *place) {
+	if p.engine.place != p {
+		k.check(len(p.seats) == 0, "%v is retired and has seats", p.target)
+		return
+	}
+	parked, seats := 0, 0
+	for _, s := range p.engine.services {
+		for _, x := range s.candidates {
+			k.check(x.place == p && x.service == s, "a candidate of %v is lost", p.target)
+			k.candidate(x)
+			seats++
+			if x.parked {
+				parked++
+				k.check(slices.Contains(p.parked, x), "%v: parked nowhere", p.target)
+			}
+		}
+		if s.breaker.state == breakerOpen {
+			k.check(s.breaker.timer != nil, "%v: a breaker without a timer", p.target)
+		}
+	}
+	k.check(parked == len(p.parked), "%v: %d parked, %d listed", p.target, parked, len(p.parked))
+	k.check(p.engine.rest.resting == (p.engine.rest.timer != nil), "%v: rest and timer", p.target)
+	for _, s := range p.seats {
+		k.check(p.seatOf[s.line] == s && k.c.lines[s.line.name] == s.line, "%v: a seat in a line that is none", p.target)
+		seats -= len(s.candidates)
+		for i, x := range s.candidates {
+			k.check(i == 0 || s.candidates[i-1].group.index < x.group.index, "%v: groups out of order", p.target)
+		}
+	}
+	k.check(seats == 0, "%v: seats and candidates differ by %d", p.target, seats)
+}
+
+func (k *checker) candidate(x *candidate) {
+	p, g := x.place, x.group
+	k.check(g.all[x.at] == x, "%v: not in its group", x)
+	if p.free() && x.service.admits() {
+		k.check(x.pool != nil, "%v: free and not listed", x)
+	}
+	if x.pool == nil {
+		k.check(!x.service.admits() || x.parked, "%v: nowhere", x)
+		return
+	}
+	k.check(x.service.admits() && !x.parked, "%v: listed for nothing", x)
+	k.check(x.pool == g.poolOf(x) && x.pool.items[x.slot] == x, "%v: in the wrong list", x)
+}
+
+func (x *candidate) String() string { return fmt.Sprint(x.place.target, " in ", x.group.line.name) }
+
+func (k *checker) line(l *line, waits map[*principal]int) {
+	candidates := 0
+	for _, g := range l.groups {
+		candidates += len(g.all)
+		k.group(g)
+	}
+	k.check(candidates == l.candidates, "%s: %d candidates, %d counted", l.name, candidates, l.candidates)
+	flows, waiting := 0, len(l.kept)
+	for id, f := range l.flows {
+		waiting += len(f.waiters)
+		waits[f.principal] += len(f.waiters)
+		k.check(f.line == l && f.principal.id == id, "%s: a flow of another", l.name)
+		if len(f.waiters) == 0 {
+			continue
+		}
+		flows++
+		k.check(k.c.fair.principals[id] == f.principal, "%s: %s is forgotten", l.name, id)
+		k.check((*l.heapOf(f))[f.at] == f, "%s: a flow where it does not stand", l.name)
+		k.check(f.late || f.key <= f.principal.time, "%s: a key ahead of its time", l.name)
+		tokens := int64(0)
+		for i, w := range f.waiters {
+			k.check(w.at == i && w.flow == f && w.line == l, "%s: a waiter where it does not stand", l.name)
+			k.check(i == 0 || !w.before(f.waiters[(i-1)/2]), "%s: a heap out of order", l.name)
+			tokens += costOf(&w.request)
+		}
+		k.check(tokens == f.tokens, "%s: %d tokens, %d counted", l.name, tokens, f.tokens)
+	}
+	for _, h := range []ordered[*flow]{l.early, l.late} {
+		for i, f := range h {
+			k.check(i == 0 || !f.before(h[(i-1)/2]), "%s: flows out of order", l.name)
+		}
+	}
+	k.check(flows == len(l.early)+len(l.late), "%s: %d flows, %d in order", l.name, flows, len(l.early)+len(l.late))
+	for f := l.turns.first; f != nil; f = f.next {
+		flows--
+	}
+	k.check(flows == 0, "%s: %d flows have no turn", l.name, flows)
+	k.check(waiting == l.waiting, "%s: %d wait, %d counted", l.name, waiting, l.waiting)
+	k.unserved(l)
+}
+
+func (k *checker) group(g *group) {
+	selectable, inService, listed := 0, 0, int64(0)
+	var load groupLoad
+	for i, x := range g.all {
+		k.check(x.at == i && x.group == g, "%s: a candidate where it does not stand", g.line.name)
+		if x.place.selectable {
+			selectable++
+			if x.service.breaker.state == breakerClosed {
+				inService++
+				load.inFlight += x.place.engine.inFlight
+				load.capacity += x.place.capacity
+			}
+		}
+		if x.pool != nil && g.policy() == route.Weighted {
+			k.check(g.weights.find(listed) == i && g.weights.find(listed+int64(x.weight)-1) == i, "%s: weights", g.line.name)
+			listed += int64(x.weight)
+		}
+	}
+	k.check(selectable == g.selectable && inService == g.inService, "%s: %d selectable, %d in service; counted %d, %d",
+		g.line.name, selectable, inService, g.selectable, g.inService)
+	if g.policy() == route.PrefixAffinity {
+		k.check(load == g.load, "%s: load %v, counted %v", g.line.name, load, g.load)
+	}
+	k.check(listed == g.weights.total(), "%s: weights of %d, counted %d", g.line.name, listed, g.weights.total())
+}
+
+// unserved: nobody waits for whom there is room, or nothing.
+func (k *checker) unserved(l *line) {
+	room := func(avoid []Target) bool {
+		for _, g := range l.groups {
+			for _, x := range g.all {
+				if x.place.free() && x.service.admits() && !slices.Contains(avoid, x.place.target) && k.c.opensLocked(g, avoid) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	k.check(l.plain() == 0 || !room(nil), "%s: somebody waits for what is free", l.name)
+	for _, w := range l.kept {
+		k.check(!room(w.request.Avoid), "%s: somebody waits for another that is free", l.name)
+		k.check(len(w.request.Avoid) == 0 || k.c.hasOtherLocked(l, w.request.Avoid), "%s: somebody waits for nothing", l.name)
+	}
+}

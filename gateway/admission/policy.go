@@ -1,0 +1,207 @@
+package admission
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"iop/gateway/route"
+)
+
+const (
+	// maxCandidates is how many candidates with room are compared. Of more, the best of a random sample is hardly
+	// worse than the best of all, and takes no longer with a thousand Nodes than with ten.
+	maxCandidates = 16
+	// A model that is in memory is worth less than a place that works: with a higher penalty it goes without saying.
+	maxWarmPenalty = 0.5
+	// untriedCost is what a penalty of 1 adds to the expected time of a target, so that one of which only failures
+	// are known is not taken for the fastest.
+	untriedCost = 5 * time.Second
+)
+
+// pickLocked returns the candidate that the route's policy picks for a request, nil if none has room.
+func (c *Controller) pickLocked(l *line, req *Request, now time.Time) (*candidate, Reason) {
+	for _, g := range l.groups {
+		if len(g.free.items)+len(g.warm.items) == 0 || !c.opensLocked(g, req.Avoid) {
+			continue
+		}
+		p := picker{group: g, req: req, now: now}
+		if x := c.byPolicyLocked(&p); x != nil {
+			if len(g.all) == 1 {
+				p.rule = "only_target"
+			}
+			return x, Reason{Rule: p.rule, Candidates: p.compared}
+		}
+	}
+	return nil, Reason{}
+}
+
+func (c *Controller) byPolicyLocked(p *picker) *candidate {
+	switch p.group.policy() {
+	case route.Weighted:
+		return p.weighted()
+	case route.LowestWait:
+		return p.lowestWait()
+	case route.WarmFirst:
+		return p.warmFirst()
+	case route.PrefixAffinity:
+		return c.affineLocked(p)
+	}
+	return p.leastBusy(&p.group.free)
+}
+
+// picker is one decision in one group.
+type picker struct {
+	group    *group
+	req      *Request
+	now      time.Time
+	rule     string // that decided
+	compared int    // candidates
+	sample   [maxCandidates]*candidate
+}
+
+// draw fills the sample from a pool with candidates that the request may use, and parks what has no room.
+func (p *picker) draw(from *pool) []*candidate {
+	start, n := 0, 0
+	if len(from.items) > maxCandidates {
+		start = rand.IntN(len(from.items))
+	}
+	for i := start; i < len(from.items) && n < maxCandidates; {
+		x := from.items[i]
+		if !x.place.free() {
+			x.park() // the last one, which was not seen yet, stands at i now
+			continue
+		}
+		if p.allows(x) {
+			p.sample[n] = x
+			n++
+		}
+		i++
+	}
+	end := min(start, len(from.items))
+	for i := 0; i < end && n < maxCandidates; {
+		x := from.items[i]
+		if !x.place.free() {
+			seen := len(from.items) > end
+			x.park()
+			if !seen {
+				end--
+				continue
+			}
+		} else if p.allows(x) {
+			p.sample[n] = x
+			n++
+		}
+		i++
+	}
+	p.compared = n
+	return p.sample[:n]
+}
+
+func (p *picker) allows(x *candidate) bool {
+	return len(p.req.Avoid) == 0 || !slices.Contains(p.req.Avoid, x.place.target)
+}
+
+// leastBusy takes the least share of capacity taken, and among equals who was picked longest ago.
+func (p *picker) leastBusy(from *pool) *candidate {
+	p.rule = "least_busy"
+	return p.least(from, (*candidate).load)
+}
+
+// least takes the candidate of the least cost, and among equals the least busy one.
+func (p *picker) least(from *pool, cost func(*candidate, time.Time) float64) (best *candidate) {
+	var least, load float64
+	for _, x := range p.draw(from) {
+		c := cost(x, p.now)
+		if best != nil && c > least {
+			continue
+		}
+		l := x.load(p.now)
+		if best == nil || c < least || l < load || l == load && x.place.picked < best.place.picked {
+			best, least, load = x, c, l
+		}
+	}
+	return best
+}
+
+// weighted takes each candidate with room as often as its weight says, less often with a penalty.
+func (p *picker) weighted() *candidate {
+	g := p.group
+	for tries := 0; tries < maxCandidates; {
+		total := g.weights.total()
+		if total == 0 {
+			return nil
+		}
+		x := g.all[g.weights.find(rand.Int64N(total))]
+		if !x.place.free() {
+			x.park()
+			continue
+		}
+		if p.allows(x) && rand.Float64()*(1+x.service.penalty.at(p.now)) < 1 {
+			p.rule, p.compared = "weighted", len(g.free.items)
+			return x
+		}
+		tries++
+	}
+	return p.leastBusy(&g.free) // what has the weight is to be avoided, or fails
+}
+
+// lowestWait takes what is expected to answer first.
+func (p *picker) lowestWait() *candidate {
+	p.rule = "lowest_wait"
+	fleet := p.group.line.fleet
+	return p.least(&p.group.free, func(x *candidate, now time.Time) float64 {
+		expected := x.service.pace.expect(now, paceLoad{
+			inFlight: x.place.engine.inFlight, input: max(p.req.Tokens-p.req.Output, 0), output: p.req.Output,
+		}, fleet)
+		penalty := x.service.penalty.at(now)
+		return float64(expected)*(1+penalty) + penalty*float64(untriedCost)
+	})
+}
+
+// warmFirst takes the least busy of those that have the model loaded, and of the others if none has.
+func (p *picker) warmFirst() *candidate {
+	warm := p.leastBusy(&p.group.warm)
+	if warm != nil && warm.service.penalty.at(p.now) <= maxWarmPenalty {
+		p.rule = "warm"
+		return warm
+	}
+	cold := p.leastBusy(&p.group.free)
+	if cold == nil || warm != nil && warm.load(p.now) <= cold.load(p.now) {
+		p.rule = "warm"
+		return warm
+	}
+	return cold
+}
+
+// affineLocked takes where the prompt ran before, unless there is too much load, and else the least busy.
+func (c *Controller) affineLocked(p *picker) *candidate {
+	g := p.group
+	if p.req.Affinity.empty() {
+		return p.leastBusy(&g.free)
+	}
+	room := func(id placeID) (inFlight, capacity int, ok bool) {
+		x := g.byID[id]
+		if x == nil || !x.inService || !x.place.free() || !p.allows(x) {
+			return 0, 0, false
+		}
+		extra := x.service.penalty.at(p.now) * float64(x.place.capacity)
+		return x.place.engine.inFlight + int(extra+0.5), x.place.capacity, true
+	}
+	id, result := c.index.choose(&p.req.Affinity, g.load, room)
+	if result == affinityHit {
+		c.counters.AffinityHits.Add(1)
+		p.rule, p.compared = "affinity", 1
+		return g.byID[id]
+	}
+	x := p.leastBusy(&g.free)
+	switch {
+	case x == nil: // no room at all
+	case result == affinityYield:
+		p.rule = "affinity_yield"
+		c.counters.AffinityYields.Add(1)
+	default:
+		c.counters.AffinityMisses.Add(1)
+	}
+	return x
+}

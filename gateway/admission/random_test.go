@@ -1,0 +1,218 @@
+package admission_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"iop/execution"
+	"iop/gateway/admission"
+	"iop/gateway/route"
+)
+
+// tables are what the random test switches between.
+func tables() []*route.Table {
+	groups := func(r *route.Route) *route.Route {
+		r.Groups = []route.Group{
+			{Targets: []route.Target{{Node: "n[01]", Model: "m0", Weight: 3}, {Model: "m1", Weight: 1}}},
+			{When: route.WhenDown, Targets: []route.Target{{Labels: map[string]string{"site": "b"}, Model: "m2", Weight: 2}}},
+			{Targets: []route.Target{{Node: "n5", Model: "m0", Weight: 1}, {Node: "n5", Model: "m3", Weight: 5}}},
+		}
+		return r
+	}
+	var list []*route.Table
+	for _, p := range []route.Policy{route.LeastBusy, route.Weighted, route.LowestWait, route.WarmFirst, route.PrefixAffinity} {
+		list = append(list,
+			admission.TableOf(p != route.WarmFirst, groups(&route.Route{Name: "chat", Policy: p}), &route.Route{Name: "m1", Policy: p, QueueLimit: 20}),
+			admission.TableOf(true, groups(&route.Route{Name: "other", Aliases: []string{"chat"}, Policy: p, Principals: []string{"p[0-2]"}})))
+	}
+	return append(list, route.Advertised())
+}
+
+// storm is a Controller that random things happen to.
+type storm struct {
+	t       *testing.T
+	r       *rand.Rand
+	c       *admission.Controller
+	tables  []*route.Table
+	table   *route.Table
+	gens    [6]execution.Generation
+	tickets []*admission.Ticket
+	waiters []*admission.Waiter
+	ended   []*admission.Ticket // released, of which nothing was told yet
+}
+
+func (s *storm) node() (int, execution.NodeID) {
+	i := s.r.IntN(len(s.gens))
+	return i, execution.NodeID(fmt.Sprint("n", i))
+}
+
+func take[T any](r *rand.Rand, list *[]T) (x T, ok bool) {
+	if len(*list) == 0 {
+		return x, false
+	}
+	i := r.IntN(len(*list))
+	x = (*list)[i]
+	*list = slices.Delete(*list, i, i+1)
+	return x, true
+}
+
+func (s *storm) acquire() {
+	names := []string{"chat", "other", "m0", "m1", "m2", "m3", "never"}
+	r := s.table.Resolve(names[s.r.IntN(len(names))])
+	if r == nil {
+		r = s.tables[0].Resolve("chat") // of a former table, maybe
+	}
+	req := admission.Request{
+		Route:     r,
+		Principal: admission.Principal{ID: fmt.Sprint("p", s.r.IntN(5)), Weight: s.r.IntN(4), Priority: s.r.IntN(3)},
+		Tokens:    s.r.Int64N(20000), Output: s.r.Int64N(500),
+	}
+	if s.r.IntN(2) == 0 {
+		req.Affinity = admission.AffinityOf(req.Principal.ID, fmt.Sprint("s", s.r.IntN(9)), "", nil)
+	}
+	if last := len(s.ended); last > 0 && s.r.IntN(4) == 0 {
+		req.Line = s.ended[last-1].Line
+		for range s.r.IntN(3) {
+			req.Avoid = append(req.Avoid, s.ended[s.r.IntN(last)].Target)
+		}
+	}
+	ticket, w, err := s.c.Acquire(req)
+	switch {
+	case ticket != nil && w == nil && err == nil:
+		if slices.Contains(req.Avoid, ticket.Target) {
+			s.t.Fatalf("%v was to be avoided", ticket.Target)
+		}
+		s.tickets = append(s.tickets, ticket)
+	case ticket == nil && w != nil && err == nil:
+		s.waiters = append(s.waiters, w)
+	case ticket != nil || w != nil:
+		s.t.Fatalf("got %v, %v, %v", ticket, w, err)
+	}
+}
+
+// collect takes over the tickets of those who waited.
+func (s *storm) collect() {
+	s.waiters = slices.DeleteFunc(s.waiters, func(w *admission.Waiter) bool {
+		if !answered(w) {
+			if place, _ := w.Place(); place < 1 {
+				s.t.Fatalf("place %d", place)
+			}
+			return false
+		}
+		if ticket, _ := w.Result(); ticket != nil {
+			s.tickets = append(s.tickets, ticket)
+		}
+		return true
+	})
+}
+
+func (s *storm) offer() {
+	i, id := s.node()
+	var replaces execution.Generation
+	switch s.r.IntN(4) {
+	case 0:
+		s.gens[i]++
+	case 1:
+		replaces = s.gens[i]
+		s.gens[i]++
+	}
+	o := admission.Offer{Provider: "p", Capacity: 1 + s.r.IntN(4), Selectable: s.r.IntN(5) > 0}
+	for m := range 4 {
+		if s.r.IntN(3) > 0 {
+			o.Models = append(o.Models, admission.Model{ID: fmt.Sprint("m", m), Loaded: s.r.IntN(2) == 0})
+		}
+	}
+	second := o
+	second.Provider, second.Models = "q", o.Models[:len(o.Models)/2]
+	if gone := s.gens[i]; gone > 2 {
+		s.c.Remove(id, gone-2)
+	}
+	labels := map[string]string{"site": string(rune('a' + s.r.IntN(2)))}
+	s.c.Offer(id, s.gens[i], replaces, labels, []admission.Offer{o, second}[:1+s.r.IntN(2)])
+}
+
+func (s *storm) end() {
+	t, ok := take(s.r, &s.tickets)
+	if !ok {
+		return
+	}
+	tell := func() {
+		switch s.r.IntN(5) {
+		case 0, 1:
+			t.Failed()
+		case 2:
+			t.Served(admission.Sample{FirstToken: time.Second, Duration: 2 * time.Second, Input: 100, Output: 100})
+		case 3:
+			t.Refused(time.Duration(s.r.IntN(3)) * time.Second)
+		}
+	}
+	if s.r.IntN(2) == 0 {
+		tell()
+	}
+	t.Release()
+	tell()
+	s.ended = append(s.ended, t)
+}
+
+func (s *storm) step() {
+	switch n := s.r.IntN(100); {
+	case n < 45:
+		s.acquire()
+	case n < 75:
+		s.end()
+	case n < 83:
+		if w, ok := take(s.r, &s.waiters); ok {
+			w.Leave()
+		}
+	case n < 92:
+		s.offer()
+	case n < 94:
+		i, id := s.node()
+		s.c.Withdraw(id, s.gens[i])
+	case n < 96:
+		i, id := s.node()
+		s.c.Remove(id, s.gens[i])
+	case n < 97:
+		s.table = s.tables[s.r.IntN(len(s.tables))]
+		s.c.Configure(s.table)
+	default:
+		time.Sleep(time.Duration(s.r.IntN(3000)) * time.Millisecond)
+		synctest.Wait()
+	}
+	s.collect()
+}
+
+// Whatever happens in whatever order: the books are right after each step, and all returns to zero.
+func TestRandomSteps(t *testing.T) {
+	for seed := range uint64(2) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &storm{t: t, r: rand.New(rand.NewPCG(3, seed)), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10}), tables: tables()}
+			s.table = s.tables[len(s.tables)-1]
+			for i := range 10_000 {
+				s.step()
+				if err := s.c.Check(s.tickets); err != nil {
+					t.Fatalf("seed %d, step %d: %v", seed, i, err)
+				}
+			}
+			for _, w := range s.waiters {
+				w.Leave()
+			}
+			s.waiters = nil
+			for len(s.tickets) > 0 {
+				s.end()
+			}
+			wantIdle(t, s.c)
+			if err := s.c.Check(nil); err != nil {
+				t.Error(err)
+			}
+			if principals, flows := s.c.Remembered(); principals != 0 || flows != 0 {
+				t.Errorf("%d principals and %d flows are kept for nobody", principals, flows)
+			}
+			s.c.Close()
+		})
+	}
+}

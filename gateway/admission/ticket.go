@@ -1,0 +1,162 @@
+package admission
+
+import (
+	"fmt"
+	"time"
+)
+
+// Reason says why a target was chosen, for logs and operators.
+type Reason struct {
+	// Rule is "only_target", "least_busy", "weighted", "lowest_wait", "warm", "affinity", "affinity_yield" (where the
+	// prompt ran before there was too much load), "queue" (a place became free for who waited) or "trial" (of a target
+	// that failed before).
+	Rule       string
+	Candidates int // targets with room that were compared
+	InFlight   int // runs at the target, this one included
+	Capacity   int
+	Group      int // of the route's groups, from 0
+}
+
+// String renders the reason, e.g. "least_busy 1/4 of 3", or "queue 4/4 of 1, group 2" for a target of a later group.
+func (r Reason) String() string {
+	if r.Rule == "" {
+		return ""
+	}
+	s := fmt.Sprintf("%s %d/%d of %d", r.Rule, r.InFlight, r.Capacity, r.Candidates)
+	if r.Group > 0 {
+		s += fmt.Sprintf(", group %d", r.Group+1)
+	}
+	return s
+}
+
+// Public renders what a caller may see of the reason: nothing of how many Nodes there are, or how large.
+func (r Reason) Public() string { return r.Rule }
+
+// Ticket is the right to open one run at a target. It holds a place until Release or Refused. What became of the run is
+// told once, by Served, Failed or Refused, before Release or after it; a run of which nothing is told (the client went
+// away) says nothing of its target. Any goroutine may call its methods.
+type Ticket struct {
+	Target Target
+	Model  string // what the provider calls it
+	Reason Reason
+	Line   uint64 // the place in line, for another Acquire of the same request
+
+	ctl     *Controller
+	engine  *engine
+	service *service
+	fleet   *pace // of the route; never nil
+
+	// Guarded by ctl.mu.
+	done   bool // the place was given back
+	judged bool // what became of it was told
+	trial  bool // it is, or was, the one run that a half-open breaker lets through
+}
+
+// Release gives the place back. Only the first call counts.
+func (t *Ticket) Release() {
+	c := t.ctl
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.giveBackLocked(t)
+	c.freedLocked(t.engine)
+}
+
+// Refused gives the place back, if Release has not yet, and keeps new runs away from the target for retryAfter, 60 s at
+// most: it has no room, whatever was counted here. 0 is for a target that did not say how long: it rests for a moment,
+// a longer one after each refusal in a row, until a run there ends well or its Node says something new.
+func (t *Ticket) Refused(retryAfter time.Duration) {
+	c := t.ctl
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.giveBackLocked(t)
+	if !t.judged {
+		t.judged = true
+		c.counters.Refusals.Add(1)
+		c.restLocked(t.engine, retryAfter)
+	}
+	c.freedLocked(t.engine)
+}
+
+// Failed says that the run failed by its target's fault.
+func (t *Ticket) Failed() {
+	c := t.ctl
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.judged {
+		return
+	}
+	t.judged = true
+	c.counters.Failures.Add(1)
+	c.failedLocked(t, time.Now())
+	c.settleLocked()
+}
+
+// Served says that the run went well, and what it took.
+func (t *Ticket) Served(s Sample) {
+	c := t.ctl
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.judged {
+		return
+	}
+	t.judged = true
+	if s.Duration > 0 && (s.FirstToken > 0 || s.Output > 0) {
+		now := time.Now()
+		t.service.pace.observe(now, s, t.Reason.InFlight)
+		t.fleet.observe(now, s, t.Reason.InFlight)
+	}
+	c.servedLocked(t)
+	c.freedLocked(t.engine)
+}
+
+// takeLocked gives a run of x to a request.
+func (c *Controller) takeLocked(x *candidate, req *Request, why Reason, now time.Time) *Ticket {
+	p, s := x.place, x.service
+	c.picks++
+	p.picked = c.picks
+	c.countLocked(p.engine, 1)
+	c.inFlight++
+	why.InFlight, why.Capacity, why.Group = p.engine.inFlight, p.capacity, x.group.index
+	t := &Ticket{
+		Target: p.target, Model: s.model, Reason: why, Line: req.Line,
+		ctl: c, engine: p.engine, service: s, fleet: x.group.line.fleet,
+	}
+	if s.breaker.state == breakerHalfOpen {
+		t.trial, t.Reason.Rule = true, "trial"
+		s.breaker.trial = t
+		s.unlist()
+	}
+	s.pace.picked(now)
+	c.ranLocked(p.engine, s)
+	if x.id != 0 {
+		c.index.record(&req.Affinity, x.id)
+	}
+	return t
+}
+
+// giveBackLocked ends what t holds.
+func (c *Controller) giveBackLocked(t *Ticket) {
+	if t.done {
+		return
+	}
+	t.done = true
+	c.inFlight--
+	c.countLocked(t.engine, -1)
+	if s := t.service; s.breaker.trial == t {
+		s.breaker.trial = nil
+		s.list()
+	}
+}
+
+// countLocked counts runs at an engine.
+func (c *Controller) countLocked(e *engine, delta int) {
+	e.inFlight += delta
+	if e.place == nil {
+		return
+	}
+	for _, x := range e.place.weighed {
+		if x.inService {
+			x.group.load.inFlight += delta
+		}
+	}
+}
