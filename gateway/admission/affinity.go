@@ -206,11 +206,11 @@ type groupLoad struct{ inFlight, capacity int }
 // choose returns the place where the most of a request's prompt was seen and that is not above its share of the load.
 // load tells the load of a place, and false if there is no room at it for this request.
 //
-// A long match is known to be in the cache of its place. After it comes what the client says of itself, and only then
-// what is at most a common beginning.
+// A match of half the prompt is worth more than anything else. After it comes what the client says of itself, then what
+// is a common beginning at most; of less than an eighth of the prompt, the load decides.
 func (x *prefixIndex) choose(a *Affinity, total groupLoad, load func(placeID) (inFlight, capacity int, ok bool)) (placeID, affinityResult) {
 	c := chooser{index: x, total: total, load: load}
-	long := a.longBorders()
+	short, long := a.bordersWithin(a.length/8), a.bordersWithin(a.length/2)
 	for i := int(a.borders) - 1; i >= long; i-- {
 		if id := c.least(a.prefix[i]); id != 0 {
 			return id, affinityHit
@@ -222,7 +222,7 @@ func (x *prefixIndex) choose(a *Affinity, total groupLoad, load func(placeID) (i
 	if id := c.least(a.cacheKey); id != 0 {
 		return id, affinityHit
 	}
-	for i := long - 1; i >= 0; i-- {
+	for i := long - 1; i >= short; i-- {
 		if id := c.least(a.prefix[i]); id != 0 {
 			return id, affinityHit
 		}
@@ -230,10 +230,9 @@ func (x *prefixIndex) choose(a *Affinity, total groupLoad, load func(placeID) (i
 	return 0, c.result
 }
 
-// longBorders returns how many borders lie in the first half of the prompt.
-func (a *Affinity) longBorders() int {
-	n := 0
-	for at := nextBorder(0, a.length); at != 0 && at <= a.length/2; at = nextBorder(at, a.length) {
+// bordersWithin returns how many borders lie within the first bytes of the prompt.
+func (a *Affinity) bordersWithin(length uint32) (n int) {
+	for at := nextBorder(0, a.length); at != 0 && at < length; at = nextBorder(at, a.length) {
 		n++
 	}
 	return n
@@ -273,11 +272,12 @@ func (c *chooser) least(hash uint64) placeID {
 	return best
 }
 
-// maxOverMean is how far above the mean share of the group's load affinity may take a place, in percent.
-const maxOverMean = 125
+// maxOverMean is how far above the mean share of the group's load affinity may take a place, in percent. With less,
+// more is prefilled twice; with more, a group that is a third busy gets lopsided.
+const maxOverMean = 150
 
 // allows reports whether a place may take one more run for affinity's sake: with it, its runs are at most its share of
-// the group's (this one included) and a quarter, rounded up. An idle place may always. This is consistent hashing with
+// the group's (this one included) and a half, rounded up. An idle place may always. This is consistent hashing with
 // bounded loads, with the memory of what ran where in the hash's place.
 func (g groupLoad) allows(inFlight, capacity int) bool {
 	if g.capacity == 0 {

@@ -169,7 +169,8 @@ func TestChoose(t *testing.T) {
 	first := prompt(t, system, message{"user", words(2, 1000)})
 	second := prompt(t, system, message{"user", words(2, 1000)}, message{"assistant", words(3, 900)}, message{"user", "more"})
 	stranger := prompt(t, system, message{"user", words(4, 800)})
-	brief := prompt(t, message{"system", words(1, 300)}, message{"user", words(5, 9000)})
+	brief := prompt(t, message{"system", words(1, 1200)}, message{"user", words(5, 4000)})
+	endless := prompt(t, message{"system", words(1, 1200)}, message{"user", words(5, 40_000)})
 	other := prompt(t, message{"user", words(6, 2000)})
 	type run struct {
 		session, key string
@@ -198,6 +199,7 @@ func TestChoose(t *testing.T) {
 		"a long match goes before a hint":  {before: []run{{prompt: first, place: 1}, {session: "s", place: 2}}, run: run{session: "s", prompt: second, place: 1}, load: places{1: 1, 2: 0, 3: 3}, want: affinityHit},
 		"a hint goes before a short match": {before: []run{{prompt: prompt(t, system), place: 1}, {key: "k", place: 2}}, run: run{key: "k", prompt: brief, place: 2}, load: places{1: 0, 2: 0}, want: affinityHit},
 		"a short match":                    {before: []run{{prompt: prompt(t, system), place: 1}}, run: run{prompt: brief, place: 1}, load: places{1: 0, 2: 0}, want: affinityHit},
+		"a match of hardly anything":       {before: []run{{prompt: prompt(t, system), place: 1}}, run: run{prompt: endless}, load: places{1: 0, 2: 0}, want: affinityMiss},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newPrefixIndex(1024)
@@ -298,11 +300,11 @@ func TestMillionPrompts(t *testing.T) {
 		}
 		x.record(&a, id)
 	}
-	sets, before := len(x.sets), heap()
+	sets, before := len(x.sets), heapBytes()
 	for i := range n {
 		run(i)
 	}
-	if grown := int64(heap()) - int64(before); grown > 256<<10 {
+	if grown := int64(heapBytes()) - int64(before); grown > 256<<10 {
 		t.Errorf("the heap grew by %d bytes in %d prompts", grown, n)
 	}
 	if len(x.sets) != sets || cap(x.sets) != sets {
@@ -315,7 +317,7 @@ func TestMillionPrompts(t *testing.T) {
 	runtime.KeepAlive(x)
 }
 
-func heap() uint64 {
+func heapBytes() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
@@ -346,7 +348,7 @@ func FuzzAffinityOf(f *testing.F) {
 				t.Fatalf("the longer prompt has no hash at %d", at)
 			}
 		}
-		if short.borders > 0 {
+		if last := common(short, long); last > 0 && last >= long.length/8 {
 			x := newPrefixIndex(64)
 			x.record(&short, 7)
 			one := places{7: 0}
