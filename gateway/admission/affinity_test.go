@@ -131,7 +131,7 @@ func TestHintsBelongToThePrincipal(t *testing.T) {
 		a := AffinityOf(principal, session, key, nil)
 		return [2]uint64{a.session, a.cacheKey}
 	}
-	if of("alice", "s", "k") != of("alice", "s", "k") {
+	if again := of("alice", "s", "k"); again != of("alice", "s", "k") {
 		t.Error("the same hints of the same principal differ")
 	}
 	if a := of("alice", "same", "same"); a[0] == a[1] {
