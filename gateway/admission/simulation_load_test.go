@@ -34,6 +34,8 @@ type simLoad struct {
 	models      int           // which conversations choose as they choose a system prompt
 	fit         int           // models in an engine's memory at once
 	loading     time.Duration // of a model into it
+
+	script func(*simulation) // or nil: is called at the start, to plan what happens besides
 }
 
 // model returns the name of the i-th model.

@@ -117,6 +117,33 @@ func TestLowestWait(t *testing.T) {
 	}
 }
 
+// TestLowestWaitFollows: a Node that becomes slow loses its runs, and has them back soon after it has recovered.
+func TestLowestWaitFollows(t *testing.T) {
+	var healthy, sick, recovered, beside int
+	load := hotPrefix(0)
+	load.length = 15 * time.Minute
+	load.script = func(s *simulation) {
+		runs := func(of int, into *int, from, to time.Duration) {
+			s.after(from, func() { *into -= s.engines[of].runs })
+			s.after(to, func() { *into += s.engines[of].runs })
+		}
+		s.after(4*time.Minute, func() { s.engines[0].sick = 20 })
+		s.after(8*time.Minute, func() { s.engines[0].sick = 0 })
+		runs(0, &healthy, time.Minute, 4*time.Minute)
+		runs(0, &sick, 5*time.Minute, 8*time.Minute)
+		runs(0, &recovered, 11*time.Minute, 14*time.Minute)
+		runs(1, &beside, 11*time.Minute, 14*time.Minute)
+	}
+	synctest.Test(t, func(t *testing.T) { simulate(t, route.LowestWait, load) })
+	t.Logf("runs in 3 minutes: %d healthy, %d sick, %d recovered, another %d", healthy, sick, recovered, beside)
+	if sick > healthy/5 {
+		t.Errorf("a Node twenty times as slow got %d runs, before %d", sick, healthy)
+	}
+	if recovered < beside*2/3 {
+		t.Errorf("it has recovered and got %d runs, another of its kind %d", recovered, beside)
+	}
+}
+
 // TestWarmFirst: where not all models fit into memory, hardly any run has to wait until its model is loaded.
 func TestWarmFirst(t *testing.T) {
 	eachSeed(t, manyModels, func(t *testing.T, results []*simResult) {

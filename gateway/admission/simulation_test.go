@@ -36,6 +36,8 @@ type simEngine struct {
 	node     execution.NodeID
 	inFlight int
 	loaded   []*simModel   // in memory, the one used last first
+	sick     float64       // how many times as long everything takes; 0: as always
+	runs     int           // so far
 	since    time.Time     // when inFlight last changed
 	busy     time.Duration // the sum of the time that slots were taken
 }
@@ -74,7 +76,7 @@ func (e *simEngine) occupy(change int) {
 // times returns how long a run takes to the first token and from there to the end: each run beside it slows it down
 // by a tenth.
 func (e *simEngine) times(prefill, output int64) (first, rest time.Duration) {
-	slowdown := 1 + 0.1*float64(e.inFlight-1)
+	slowdown := (1 + 0.1*float64(e.inFlight-1)) * max(e.sick, 1)
 	second := slowdown * float64(time.Second)
 	return 20*time.Millisecond + time.Duration(float64(prefill)/e.prefill*second),
 		time.Duration(float64(output-1) / e.decode * second)
@@ -189,6 +191,9 @@ func simulate(t *testing.T, policy route.Policy, load *simLoad) *simResult {
 		}
 	})
 	s.after(load.length, func() { s.result.use(s.engines, load) })
+	if load.script != nil {
+		load.script(s)
+	}
 	for _, start := range load.conversations() {
 		s.after(start.at, func() { s.arrive(start.next(load)) })
 	}
@@ -256,6 +261,7 @@ func (s *simulation) arrive(turn *simTurn) {
 func (s *simulation) run(r *simRun, ticket *Ticket) {
 	e := s.byNode[ticket.Target.Node]
 	e.occupy(1)
+	e.runs++
 	m, cold := e.model(ticket.Model, s.load)
 	cached := m.cache.match(r.blocks)
 	hit := int64(cached * blockBytes / bytesPerToken)
