@@ -10,11 +10,14 @@ import (
 
 // finish closes the books of a run: the record, the metrics, and the one line in the log.
 func (s *Server) finish(x *exchange, end ending) {
-	s.runs.finish(x.rec, end)
-	s.metrics.count(x.op.ID, end.terminal.Outcome)
-	if end.firstByte > 0 {
-		s.metrics.ttfb.Observe(end.firstByte.Seconds())
+	x.stats = s.routing.stats(x.route.Name, x.rec.found())
+	if u := end.terminal.Usage; u.Known && !u.Estimated && end.terminal.Outcome == execution.Completed {
+		x.stats.learn(u.Output)
 	}
+	x.settle(&end)
+	s.meter.Record(x.usageRecord(&end))
+	s.runs.finish(x.rec, end)
+	s.metrics.ended(x, &end)
 	s.logRun(x, &end)
 }
 
@@ -22,7 +25,7 @@ func (s *Server) finish(x *exchange, end ending) {
 func (s *Server) refused(x *exchange, e *openai.Error) {
 	hurryBody(x.w, x.r)
 	openai.WriteError(x.w, x.fam, x.requestID, e)
-	s.metrics.count(x.op.ID, execution.Rejected)
+	s.metrics.refusal(x.op, e.Code)
 	key := ""
 	if x.key != nil {
 		key = string(x.key.ID)
@@ -43,7 +46,7 @@ func (s *Server) logRun(x *exchange, end *ending) {
 	}
 	rec := x.rec
 	rec.mu.Lock()
-	target, reason, attempts, queued := rec.target, rec.reason, rec.attempts, rec.queued
+	target, upstream, reason, attempts, queued := rec.target, rec.upstream, rec.reason, rec.attempts, rec.queued
 	rec.mu.Unlock()
 	// A record made here: LogAttrs would look for the caller's line, at a tenth of the whole line's cost.
 	r := slog.NewRecord(time.Now(), slog.LevelInfo, "request", 0)
@@ -51,6 +54,8 @@ func (s *Server) logRun(x *exchange, end *ending) {
 		slog.String("method", x.r.Method),
 		slog.String("op", rec.op),
 		slog.String("model", rec.model),
+		slog.String("route", rec.route),
+		slog.String("upstream_model", upstream),
 		slog.String("run_id", string(rec.id)),
 		slog.String("request_id", rec.requestID),
 		slog.String("key", string(rec.key)),

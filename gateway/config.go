@@ -32,15 +32,17 @@ type Config struct {
 
 	// Optional.
 	EdgeID            string        // told to Nodes, and the pseudonym in Via; default a random one
+	Config            string        // path of iop.yaml, read again when it changes; default none: every advertised model is a route
 	Auth              string        // AuthKeys (default) or AuthNone
 	TLSCert, TLSKey   string        // PEM files; both or none
 	MaxBodyBytes      int64         // of one request; default DefaultMaxBodyBytes
 	BodyBudget        int64         // of all requests together; default DefaultBodyBudget
-	QueueLimit        int           // requests that wait for one model; default admission.DefaultQueueLimit
+	QueueLimit        int           // requests that wait for one route; default admission.DefaultQueueLimit
 	QueueTimeout      time.Duration // how long one waits; default: as long as TotalTimeout allows
 	TotalTimeout      time.Duration // of one request; default DefaultTotalTimeout
 	DrainTimeout      time.Duration // how long runs may finish when Run's context ends; default DefaultDrainTimeout
 	MaxStreamsPerNode int           // default the tunnel's
+	UsageRetention    time.Duration // how long the record of each run is kept; 0: for ever
 	Logger            *slog.Logger  // default slog.Default()
 }
 
@@ -57,7 +59,7 @@ func (c Config) checked() (Config, error) {
 		return c, errors.New("gateway: TLSCert and TLSKey must be given together")
 	case c.Auth != "" && c.Auth != AuthKeys && c.Auth != AuthNone:
 		return c, fmt.Errorf("gateway: Auth must be %q or %q, not %q", AuthKeys, AuthNone, c.Auth)
-	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.QueueTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0:
+	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.QueueTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0 || c.UsageRetention < 0:
 		return c, errors.New("gateway: a limit or timeout must not be negative")
 	}
 	setDefault(&c.EdgeID, "edge-"+randomHex(8))

@@ -47,6 +47,7 @@ func (x *exchange) passDirect(run registry.Run) bool {
 	x.reply.bytes += int64(n)
 	x.spoke, x.reply.border = now, border
 	x.reply.remember(data)
+	x.chunks.note(now)
 	x.reply.gone = err != nil
 	return err == nil
 }

@@ -9,7 +9,9 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admission"
+	"iop/gateway/limit"
 	"iop/gateway/registry"
+	"iop/gateway/route"
 	"iop/openai"
 	"iop/state"
 	"iop/tunnel"
@@ -42,17 +44,28 @@ type exchange struct {
 	env       openai.Envelope
 	events    bool // the client wants an event stream
 	withhold  bool // it gets no usage-only event, as it did not ask for one
+	route     *route.Route
+	stats     *routeStats // of the route, as known when the request came
+	tokens    int64       // estimated, prompt and answer
+	output    int64       // estimated, of the answer
+	hold      limit.Hold  // of the key's limits, until the run ends
+	affinity  admission.Affinity
+	edits     openai.Edits // of the route's parameters
 	rec       *record
 
 	// The request, for as long as it may have to be sent again; then nil (letGo).
 	body    []byte
 	headers []*wire.Header
-	held    int64 // of the body budget
+	held    int64     // of the body budget
+	share   *keyShare // of the budget, of this key; never nil once the key is known
+	form    bool      // the body is a multipart form
 
 	// Time. The timer runs for the earliest of what is due and is looked at when it rings, not reset at each byte.
 	started  time.Time
 	deadline time.Time
-	queueEnd time.Time // while queued, else zero
+	queueEnd time.Time         // while queued, else zero
+	waiter   *admission.Waiter // while queued, else nil
+	news     queueNews
 	spoke    time.Time // the last byte to the client
 	timer    *time.Timer
 	// rings receives when timer is due. It is a channel of our own: waiting on a time.Timer's puts it into the runtime's
@@ -60,15 +73,15 @@ type exchange struct {
 	rings chan struct{}
 
 	// Of the dispatch.
-	line     uint64           // in the queue
-	avoid    admission.Target // a target that failed
-	retried  bool             // on another target, for a failure of the provider
-	noUsage  bool             // the provider refused stream_options
-	usedBody []byte           // with include_usage, or nil
-	answer   answer
+	line    uint64             // in the queue
+	avoid   []admission.Target // targets that failed
+	noUsage bool               // the provider refused stream_options
+	sent    sentBody
+	answer  answer
 
-	reply reply
-	end   ending // once run has returned
+	chunks chunkTimes
+	reply  reply
+	end    ending // once run has returned
 
 	// busy is held by the handler's goroutine but while it waits. Whoever else holds it then may pass bytes on in its
 	// place (passDirect), and the fields above are theirs.
@@ -94,6 +107,8 @@ type verdict struct {
 	problem *openai.Error
 	// raw is a provider's error that passes as it is, in place of problem.
 	raw *rawReply
+	// told: the provider's own error has reached the client in its event stream.
+	told bool
 }
 
 // next is what may follow a dispatch.
@@ -132,13 +147,13 @@ func (x *exchange) run() (abort bool) {
 
 // letGo forgets the request, which is not sent again.
 func (x *exchange) letGo() {
-	x.s.bodies.give(x.held)
-	x.held, x.body, x.usedBody, x.headers = 0, nil, nil, nil
+	x.s.bodies.give(x.share, x.held)
+	x.held, x.body, x.sent, x.headers = 0, nil, sentBody{usage: x.sent.usage}, nil
 }
 
 // dispatch opens the run, as often as the outcome allows, and returns the last verdict.
 func (x *exchange) dispatch() *verdict {
-	var former *verdict // of the target to avoid
+	var former *verdict // of the last target to avoid
 	for attempt := 1; ; attempt++ {
 		ticket, v := x.admit()
 		if ticket == nil {
@@ -161,10 +176,11 @@ func (x *exchange) dispatch() *verdict {
 		x.rec.requeued()
 		switch v.next {
 		case nextElsewhere:
-			if x.retried {
+			if len(x.avoid) >= x.route.Retry.Attempts {
 				return v
 			}
-			x.retried, x.avoid, former = true, ticket.Target, v
+			x.avoid, former = append(x.avoid, ticket.Target), v
+			x.s.metrics.retried(v.terminal.Code)
 		case nextPlain:
 			x.noUsage = true
 			x.s.refusesUsage(ticket.Target)
@@ -172,17 +188,12 @@ func (x *exchange) dispatch() *verdict {
 	}
 }
 
-// admit waits for a ticket. Without one, the verdict says why; its next is nextElsewhere if only the avoided target is
+// admit waits for a ticket. Without one, the verdict says why; its next is nextElsewhere if only avoided targets are
 // left.
 func (x *exchange) admit() (*admission.Ticket, *verdict) {
-	ticket, waiter, err := x.s.adm.Acquire(admission.Request{Model: x.env.Model, Avoid: x.avoid, Line: x.line})
+	ticket, waiter, err := x.s.adm.Acquire(x.admission())
 	if waiter != nil {
-		began := time.Now()
-		x.queueEnd = began.Add(x.s.cfg.QueueTimeout)
-		x.rearm(began)
-		ev := x.wait(waiter.Ready())
-		x.queueEnd = time.Time{}
-		x.rec.waited(time.Since(began))
+		ev := x.queue(waiter)
 		if ev != eventReady {
 			waiter.Leave()
 			return nil, x.interrupted(ev)
@@ -193,6 +204,15 @@ func (x *exchange) admit() (*admission.Ticket, *verdict) {
 		return nil, admitVerdict(x.env.Model, err)
 	}
 	return ticket, nil
+}
+
+// admission is what is asked of admission.
+func (x *exchange) admission() admission.Request {
+	return admission.Request{
+		Route:     x.route,
+		Principal: admission.Principal{ID: x.key.Principal(), Weight: x.key.Weight, Priority: x.key.Priority},
+		Tokens:    x.tokens, Output: x.output, Affinity: x.affinity, Avoid: x.avoid, Line: x.line,
+	}
 }
 
 // admitVerdict says why there is no ticket.
@@ -220,9 +240,21 @@ func admitVerdict(model string, err error) *verdict {
 
 // open hands the run to the session that the ticket names.
 func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, error) {
-	body, withhold, err := x.bodyFor(ticket.Target)
-	if err != nil {
+	if err := x.prepare(ticket); err != nil {
 		return nil, err
+	}
+	request := &wire.ProviderTunnelRequest{
+		Provider:           string(ticket.Target.Provider),
+		Model:              ticket.Model,
+		Operation:          x.op.Name,
+		Headers:            x.headers,
+		Stream:             x.env.Stream,
+		WithholdUsage:      x.sent.usage,
+		FirstByteTimeoutMs: milliseconds(x.route.Timeouts.FirstByte),
+		IdleTimeoutMs:      milliseconds(x.route.Timeouts.BetweenChunks),
+	}
+	if x.route.RenameModel && ticket.Model != x.env.Model {
+		request.AnswerModel = x.env.Model
 	}
 	return x.s.reg.Open(ticket.Target, tunnel.OpenSpec{
 		Open: &wire.Open{
@@ -230,38 +262,63 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 			Attempt:   uint32(attempt),
 			SessionId: x.env.SessionID,
 			TimeoutMs: uint32(max(time.Until(x.deadline).Milliseconds(), 1)),
-			Kind: &wire.Open_ProviderTunnel{ProviderTunnel: &wire.ProviderTunnelRequest{
-				Provider:      string(ticket.Target.Provider),
-				Model:         x.env.Model,
-				Operation:     x.op.Name,
-				Headers:       x.headers,
-				Stream:        x.env.Stream,
-				WithholdUsage: withhold,
-			}},
+			Kind:      &wire.Open_ProviderTunnel{ProviderTunnel: request},
 		},
-		Body:     body,
+		Body:     x.sent.body,
 		Released: ticket.Release,
 	})
+}
+
+// milliseconds is a timeout on the wire, 0 for none: one that is there is never lost in rounding.
+func milliseconds(d time.Duration) uint32 {
+	if d <= 0 {
+		return 0
+	}
+	return uint32(max(d.Milliseconds(), 1))
+}
+
+// sentBody is the body as a provider is sent it: the client's, or one with a few bytes changed.
+type sentBody struct {
+	body  []byte
+	model string // the name in it
+	usage bool   // the usage was asked for, and is withheld
+	held  int64  // of the body budget, where body is a copy
 }
 
 // errBudget says that a second copy of the body has no room.
 var errBudget = errors.New("no room for the request body")
 
-// bodyFor returns what the provider is sent: the client's body, and where the client wants a stream without its usage,
-// the same with the usage asked for, which is then withheld.
-func (x *exchange) bodyFor(t admission.Target) (body []byte, withhold bool, err error) {
-	if !x.withhold || x.noUsage || x.s.usageRefused(t) {
-		return x.body, false, nil
+// prepare makes x.sent what the ticket's provider is sent: the client's body with the model's name there, and where the
+// client wants a stream without its usage, with the usage asked for.
+func (x *exchange) prepare(t *admission.Ticket) error {
+	usage := x.withhold && !x.noUsage && !x.s.usageRefused(t.Target)
+	if x.sent.body != nil && x.sent.model == t.Model && x.sent.usage == usage {
+		return nil
 	}
-	if x.usedBody == nil {
-		n := int64(len(x.body))
-		if !x.s.bodies.take(n) {
-			return nil, false, errBudget
+	x.held -= x.sent.held
+	x.s.bodies.give(x.share, x.sent.held)
+	x.sent = sentBody{body: x.body, model: t.Model, usage: usage}
+	spec := openai.RewriteSpec{Model: t.Model, IncludeUsage: usage, Edits: x.edits}
+	grows := x.edits.Grows()
+	if !usage && t.Model == x.env.Model && grows == 0 {
+		return nil
+	}
+	n := int64(len(x.body) + len(t.Model) + grows)
+	if !x.s.bodies.take(x.share, n) {
+		return errBudget
+	}
+	x.held += n
+	x.sent.held = n
+	if x.form {
+		body, err := openai.RewriteMultipartModel(x.r.Header.Get("Content-Type"), x.body, t.Model)
+		if err != nil {
+			return err
 		}
-		x.held += n
-		x.usedBody = x.env.Rewrite(x.body, openai.RewriteSpec{IncludeUsage: true})
+		x.sent.body = body
+		return nil
 	}
-	return x.usedBody, true, nil
+	x.sent.body = x.env.Rewrite(x.body, spec)
+	return nil
 }
 
 // openVerdict says what follows an Open that sent nothing.
@@ -276,7 +333,7 @@ func openVerdict(t *admission.Ticket, err error) *verdict {
 		t.Release()
 	case errors.Is(err, tunnel.ErrTooManyStreams):
 		v.terminal.Code = execution.CodeCapacity
-		t.Refused()
+		t.Refused(0)
 	case errors.Is(err, errBudget):
 		t.Release()
 		v.terminal.Code, v.problem, v.next = execution.CodeCapacity, openai.Overloaded(budgetWait), nextNothing
@@ -333,6 +390,9 @@ func (x *exchange) alarm(now time.Time) event {
 	case !x.queueEnd.IsZero() && !now.Before(x.queueEnd):
 		return eventQueueEnd
 	}
+	if x.newsDue(now) && !x.tellPlace(now) {
+		return eventGone
+	}
 	if x.keepsAlive() && now.Sub(x.spoke) >= keepAlive {
 		if !x.ping(now) {
 			return eventGone
@@ -361,6 +421,9 @@ func (x *exchange) alarmIn(now time.Time) time.Duration {
 		if next.Before(due) {
 			due = next
 		}
+	}
+	if x.waiter != nil && x.news.wanted && x.news.next.Before(due) {
+		due = x.news.next
 	}
 	return due.Sub(now)
 }

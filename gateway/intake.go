@@ -6,6 +6,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,25 +27,50 @@ const (
 	maxHeaderValue = 1024
 )
 
-// budget bounds the request bodies that the process holds at once.
+// budget bounds the request bodies that the process holds at once, and of them what one principal's requests hold, so that
+// nobody's uploads keep all others out.
 type budget struct {
-	limit int64
-	used  atomic.Int64
+	limit    int64
+	keyLimit int64 // of one principal; at least one request's greatest body
+	used     atomic.Int64
+	sharesOf sync.Map // principal to *keyShare; one entry for each that has ever called
 }
 
-func (b *budget) take(n int64) bool {
-	if b.used.Add(n) <= b.limit {
-		return true
+// keyShare is what one principal's requests hold.
+type keyShare struct{ used atomic.Int64 }
+
+// share returns the share of a principal.
+func (b *budget) share(principal string) *keyShare {
+	if v, ok := b.sharesOf.Load(principal); ok {
+		return v.(*keyShare)
 	}
-	b.used.Add(-n)
-	return false
+	v, _ := b.sharesOf.LoadOrStore(principal, new(keyShare))
+	return v.(*keyShare)
 }
 
-func (b *budget) give(n int64) { b.used.Add(-n) }
+func (b *budget) take(share *keyShare, n int64) bool {
+	if share.used.Add(n) > b.keyLimit {
+		share.used.Add(-n)
+		return false
+	}
+	if b.used.Add(n) > b.limit {
+		b.give(share, n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(share *keyShare, n int64) {
+	if n == 0 {
+		return
+	}
+	share.used.Add(-n)
+	b.used.Add(-n)
+}
 
 // readBody reads the whole body, within the limits of one request and of all together. held is what it took of the
 // budget, for the caller to give back when the body is no longer needed, also after an error.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, held int64, e *openai.Error) {
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request, share *keyShare) (body []byte, held int64, e *openai.Error) {
 	switch {
 	case len(r.Header["Content-Encoding"]) > 0:
 		return nil, 0, openai.UnsupportedMediaType("an uncompressed body")
@@ -58,7 +84,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	var err error
 	if r.ContentLength > 0 && r.ContentLength <= firstBuffer {
 		held = r.ContentLength
-		if !s.bodies.take(held) {
+		if !s.bodies.take(share, held) {
 			return nil, 0, openai.Overloaded(budgetWait)
 		}
 		body = make([]byte, r.ContentLength)
@@ -69,7 +95,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 			_, _ = in.Read(one[:])
 		}
 	} else {
-		body, held, err = s.readGrowing(&in, r.ContentLength)
+		body, held, err = s.readGrowing(&in, r.ContentLength, share)
 	}
 	_ = rc.SetReadDeadline(time.Time{})
 	if err != nil {
@@ -83,13 +109,13 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 
 // readGrowing reads a body into a buffer that grows as bytes arrive, and pays the budget before it does: a length that
 // was only announced costs nothing. length is -1 if unknown.
-func (s *Server) readGrowing(in io.Reader, length int64) (body []byte, held int64, err error) {
+func (s *Server) readGrowing(in io.Reader, length int64, share *keyShare) (body []byte, held int64, err error) {
 	limit := s.cfg.MaxBodyBytes + 1 // one byte more shows that there is more
 	if length > 0 {
 		limit = length
 	}
 	size := min(int64(firstBuffer), limit)
-	if !s.bodies.take(size) {
+	if !s.bodies.take(share, size) {
 		return nil, 0, openai.Overloaded(budgetWait)
 	}
 	held, body = size, make([]byte, 0, size)
@@ -117,7 +143,7 @@ func (s *Server) readGrowing(in io.Reader, length int64) (body []byte, held int6
 			continue
 		}
 		more := min(int64(cap(body)), limit-int64(cap(body)))
-		if !s.bodies.take(more) {
+		if !s.bodies.take(share, more) {
 			return nil, held, openai.Overloaded(budgetWait)
 		}
 		held += more
@@ -143,36 +169,30 @@ func (s *slowReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// look finds the model in the body, and what else the Edge must know.
-func look(op *openai.Operation, contentType string, body []byte) (openai.Envelope, *openai.Error) {
+// look finds the model in the body, and what else the Edge must know. form: it is a multipart form.
+func look(op *openai.Operation, contentType string, body []byte) (env openai.Envelope, form bool, e *openai.Error) {
 	media, _, _ := mime.ParseMediaType(contentType)
 	if contentType == "application/json" {
 		media = contentType
 	}
-	if media == "multipart/form-data" {
-		if !op.Multipart {
-			return openai.Envelope{}, openai.UnsupportedMediaType("application/json")
-		}
-		model, stream, err := openai.ParseMultipartModel(contentType, body)
-		if err != nil {
-			return openai.Envelope{}, asError(err)
-		}
-		if model == "" {
-			return openai.Envelope{}, openai.ModelRequired()
-		}
-		return openai.Envelope{Model: model, Stream: stream}, nil
+	var err error
+	switch form = media == "multipart/form-data"; {
+	case form && !op.Multipart:
+		return env, form, openai.UnsupportedMediaType("application/json")
+	case form:
+		env.Model, env.Stream, err = openai.ParseMultipartModel(contentType, body)
+	case !op.JSON:
+		return env, form, openai.UnsupportedMediaType("multipart/form-data")
+	default:
+		env, err = openai.ParseEnvelope(body)
 	}
-	if !op.JSON {
-		return openai.Envelope{}, openai.UnsupportedMediaType("multipart/form-data")
+	switch {
+	case err != nil:
+		return env, form, asError(err)
+	case env.Model == "":
+		return env, form, openai.ModelRequired()
 	}
-	env, err := openai.ParseEnvelope(body)
-	if err != nil {
-		return env, asError(err)
-	}
-	if env.Model == "" {
-		return env, openai.ModelRequired()
-	}
-	return env, nil
+	return env, form, nil
 }
 
 // asError returns what a client may see of err.
@@ -256,4 +276,23 @@ func promptly(next http.Handler) http.Handler {
 		bodyWithin(w, r, operatorBody)
 		next.ServeHTTP(w, r)
 	})
+}
+
+// parameters finds what the route changes in the request's parameters.
+func (x *exchange) parameters() *openai.Error {
+	p := &x.route.Parameters
+	edits, err := x.env.Plan(x.body, x.op.ID, p.Defaults, p.Caps)
+	if err != nil {
+		return asError(err)
+	}
+	x.edits = edits
+	for _, c := range p.Caps {
+		if openai.ParameterIsLength(c.Name) {
+			most := int64(c.Max)
+			if x.env.MaxTokens == 0 || x.env.MaxTokens > most {
+				x.env.MaxTokens = most
+			}
+		}
+	}
+	return nil
 }

@@ -12,49 +12,76 @@ import (
 	"iop/state"
 )
 
-// metrics are the Edge's. Every label has a closed set of values: operations of the table, outcomes of execution,
-// reasons of state. No label ever holds what a client or a Node wrote, but for node and provider on the capacity
-// gauges, which operators choose.
+// metrics are the Edge's. Every label has a closed set of values: routes of the file and of models that a Node served
+// (maxRouteStats of them at most, the rest are one), operations of the table, outcomes and codes of execution, reasons
+// of state. No label ever holds what a client wrote; node and provider on the capacity gauges are their operators' choice.
+// Where OpenTelemetry's conventions for generative AI have a name for a label, it is theirs with underscores.
 type metrics struct {
 	registry *prometheus.Registry
-	requests [maxOperations][maxOutcomes]prometheus.Counter // by openai.OpID and execution.Outcome
-	ttfb     prometheus.Histogram
+	accepted prometheus.Counter
+	requests *prometheus.CounterVec   // route, operation, outcome
+	refused  *prometheus.CounterVec   // operation, reason
+	failures *prometheus.CounterVec   // route, error_type
+	firsts   *prometheus.HistogramVec // route
+	duration *prometheus.HistogramVec // route, operation
+	queued   prometheus.Histogram
+	tokens   *prometheus.CounterVec  // route, gen_ai_token_type
+	bytes    *prometheus.CounterVec  // direction
+	retries  [256]prometheus.Counter // by execution.Code; nil for what is none
 	keys     *prometheus.CounterVec
 	panics   prometheus.Counter
 }
 
-const (
-	maxOperations = 64
-	maxOutcomes   = 8
+// Buckets, in seconds.
+var (
+	waitBuckets  = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}
+	totalBuckets = []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}
 )
+
+func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+func histogramOpts(name, help string, buckets []float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
+}
 
 func newMetrics(s *Server) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry()}
-	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "iop_requests_total",
-		Help: "Requests that have ended, by operation and outcome (completed, failed, cancelled, rejected).",
-	}, []string{"operation", "outcome"})
-	for _, op := range openai.Operations() {
-		for o := execution.Completed; o <= execution.Rejected; o++ {
-			m.requests[op.ID][o] = requests.WithLabelValues(op.Name, o.String())
-		}
-	}
-	m.ttfb = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "iop_time_to_first_byte_seconds",
-		Help:    "From a request's arrival to the first byte of its answer.",
-		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800},
+	m.accepted = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "iop_requests_accepted_total",
+		Help: "Requests that became runs. When none is under way it equals the sum of iop_requests_total.",
 	})
-	m.keys = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "iop_invalid_keys_total",
-		Help: "Requests with an API key that was refused, by reason (malformed, unknown, mismatch, expired, revoked).",
-	}, []string{"reason"})
+	m.requests = counterVec("iop_requests_total",
+		"Runs that have ended, by route, operation and outcome (completed, failed, cancelled, rejected).",
+		"route", "gen_ai_operation_name", "outcome")
+	m.refused = counterVec("iop_requests_refused_total",
+		"Requests that never became runs, by operation and the code of the error.", "gen_ai_operation_name", "error_type")
+	m.failures = counterVec("iop_run_errors_total", "Runs that did not complete, by route and code.", "route", "error_type")
+	m.firsts = prometheus.NewHistogramVec(histogramOpts("iop_time_to_first_token_seconds",
+		"From a request's arrival to the first byte of its answer.", waitBuckets), []string{"route"})
+	m.duration = prometheus.NewHistogramVec(histogramOpts("iop_request_duration_seconds",
+		"From a request's arrival to the end of its run.", totalBuckets), []string{"route"})
+	m.queued = prometheus.NewHistogram(histogramOpts("iop_queue_wait_seconds",
+		"How long requests that had to wait for a place waited.", waitBuckets))
+	m.tokens = counterVec("iop_tokens_total",
+		"Tokens as providers reported them. cached is part of input, reasoning part of output.", "route", "gen_ai_token_type")
+	m.bytes = counterVec("iop_body_bytes_total",
+		"Bytes of bodies, from clients (request) and to them (response).", "direction")
+	retries := counterVec("iop_retries_total", "Runs that were dispatched again on another target, by the code of the failure.", "error_type")
+	for c := execution.CodeCapacity; c <= execution.CodeInternal; c++ {
+		m.retries[c] = retries.WithLabelValues(c.String())
+	}
+	m.keys = counterVec("iop_invalid_keys_total",
+		"Requests with an API key that was refused, by reason (malformed, unknown, mismatch, expired, revoked).", "reason")
 	m.panics = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "iop_panics_total",
 		Help: "Requests that met a fault of the Edge itself.",
 	})
-	m.registry.MustRegister(requests, m.ttfb, m.keys, m.panics,
+	m.registry.MustRegister(m.accepted, m.requests, m.refused, m.failures, m.firsts, m.duration, m.queued, m.tokens, m.bytes,
+		retries, m.keys, m.panics,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		placeCollector{s})
+		placeCollector{s}, chunkCollector{&s.routing})
 	m.gauges(s)
 	return m
 }
@@ -90,9 +117,37 @@ func (m *metrics) gauges(s *Server) {
 	counter("iop_tunnel_bytes_received_total", "Bytes of tunnel messages received from Nodes.", func() float64 { return float64(t.BytesReceived.Load()) })
 }
 
-// count notes an ended request.
-func (m *metrics) count(op openai.OpID, o execution.Outcome) {
-	if c := m.requests[op][o]; c != nil {
+// ended notes a run that has ended.
+func (m *metrics) ended(x *exchange, end *ending) {
+	t, name := &end.terminal, x.stats.name
+	m.requests.WithLabelValues(name, x.op.Name, t.Outcome.String()).Inc()
+	if t.Outcome != execution.Completed {
+		m.failures.WithLabelValues(name, t.Code.String()).Inc()
+	}
+	if end.firstByte > 0 {
+		m.firsts.WithLabelValues(name).Observe(end.firstByte.Seconds())
+	}
+	m.duration.WithLabelValues(name).Observe(end.total.Seconds())
+	m.bytes.WithLabelValues("response").Add(float64(end.bytes))
+	for _, c := range [...]struct {
+		kind string
+		n    int64
+	}{{"input", t.Usage.Input}, {"output", t.Usage.Output}, {"cached", t.Usage.Cached}, {"reasoning", t.Usage.Reasoning}} {
+		if c.n > 0 {
+			m.tokens.WithLabelValues(name, c.kind).Add(float64(c.n))
+		}
+	}
+	x.stats.chunks.add(&x.chunks)
+}
+
+// refusal notes a request that never became a run.
+func (m *metrics) refusal(op *openai.Operation, code string) {
+	m.refused.WithLabelValues(op.Name, code).Inc()
+}
+
+// retried notes that a run goes to another target.
+func (m *metrics) retried(code execution.Code) {
+	if c := m.retries[code]; c != nil {
 		c.Inc()
 	}
 }

@@ -1,11 +1,13 @@
 package gateway
 
 import (
+	"cmp"
 	"net/http"
-	"sort"
+	"slices"
 	"strconv"
 
 	"iop/openai"
+	"iop/state"
 	"iop/tunnel"
 )
 
@@ -16,33 +18,57 @@ func (s *Server) serveModels(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, r, e)
 		return
 	}
-	all := s.reg.Models()
-	list := make([]openai.Model, 0, len(all))
-	for i := range all {
-		if key.AllowsModel(all[i].ID) {
-			list = append(list, modelOf(&all[i]))
+	writeJSON(w, openai.AppendModelList(nil, s.modelsFor(key)))
+}
+
+// modelsFor returns the routes that have a target in service and that the key may use, by their names and aliases, and
+// the advertised models where they are routes of their own. It is ordered by id.
+func (s *Server) modelsFor(key *state.Key) []openai.Model {
+	table := s.routing.table.Load()
+	var list []openai.Model
+	for _, r := range table.Routes() {
+		if !s.adm.Serves(r) {
+			continue
+		}
+		for _, name := range append([]string{r.Name}, r.Aliases...) {
+			if mayUse(key, r, name) {
+				list = append(list, openai.Model{ID: name, OwnedBy: routeOwner})
+			}
 		}
 	}
-	writeJSON(w, openai.AppendModelList(nil, list))
+	if table.ServesAdvertised() {
+		all := s.reg.Models()
+		list = slices.Grow(list, len(all))
+		for i := range all {
+			if r := table.Resolve(all[i].ID); r.Advertised && mayUse(key, r, all[i].ID) {
+				list = append(list, modelOf(&all[i]))
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b openai.Model) int { return cmp.Compare(a.ID, b.ID) })
+	return list
 }
+
+// routeOwner owns the models that are routes of the file: who owns what is behind them is not told.
+const routeOwner = "iop"
 
 // serveModel tells of one model. Its id may hold slashes and colons.
 func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, id string) {
 	key, e := s.authenticate(r, openai.FamilyOpenAI)
+	if e == nil {
+		_, e = s.routeFor(key, id)
+	}
 	if e != nil {
 		s.answer(w, r, e)
 		return
 	}
-	all := s.reg.Models()
-	i := sort.Search(len(all), func(i int) bool { return all[i].ID >= id })
-	switch {
-	case !key.AllowsModel(id):
-		s.answer(w, r, openai.ModelNotAllowed(id))
-	case i == len(all) || all[i].ID != id:
+	list := s.modelsFor(key)
+	i, ok := slices.BinarySearchFunc(list, id, func(m openai.Model, id string) int { return cmp.Compare(m.ID, id) })
+	if !ok {
 		s.answer(w, r, openai.ModelNotFound(id))
-	default:
-		writeJSON(w, openai.AppendModel(nil, modelOf(&all[i])))
+		return
 	}
+	writeJSON(w, openai.AppendModel(nil, list[i]))
 }
 
 func modelOf(m *tunnel.ModelInfo) openai.Model {

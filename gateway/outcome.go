@@ -6,6 +6,7 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admission"
+	"iop/gateway/route"
 	"iop/openai"
 )
 
@@ -46,10 +47,10 @@ func problemOf(t execution.Terminal) *openai.Error {
 
 // failed is the verdict of a run that ended otherwise than completed, before a byte of it reached the client.
 func (x *exchange) failed(t execution.Terminal, openWritten bool, ticket *admission.Ticket) *verdict {
-	v := &verdict{terminal: t, problem: problemOf(t)}
+	v := &verdict{terminal: t, problem: problemOf(t), told: t.Told}
+	report(ticket, t.Code)
 	switch t.Code {
 	case execution.CodeCapacity:
-		ticket.Refused()
 		v.next = nextAgain
 	case execution.CodeDraining:
 		x.s.reg.Suspect(ticket.Target)
@@ -58,21 +59,63 @@ func (x *exchange) failed(t execution.Terminal, openWritten bool, ticket *admiss
 		if t.Code != execution.CodeLostByNode {
 			x.s.reg.Suspect(ticket.Target)
 		}
-		v.next = nextElsewhere
+		v.next = x.elsewhere(route.RetryLost)
 		if !openWritten {
 			v.next = nextAgain // no Node has seen it
 		}
-	case execution.CodeProviderUnreachable, execution.CodeUnknownProvider, execution.CodeUnsupported:
-		v.next = nextElsewhere
+	case execution.CodeProviderUnreachable:
+		v.next = x.elsewhere(route.RetryUnreachable)
+	case execution.CodeProviderTimeout:
+		v.next = x.elsewhere(route.RetryGateway)
+	case execution.CodeUnknownProvider, execution.CodeUnsupported:
+		v.next = nextElsewhere // it reached no provider
 	}
 	return v
 }
 
-// retryable reports whether another target may do better than one that answered so.
-func retryable(status int) bool {
-	switch status {
-	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
+// elsewhere is what follows a failure of that kind by the route's retry policy.
+func (x *exchange) elsewhere(kind route.RetryOn) next {
+	if x.route.Retry.On&kind == 0 {
+		return nextNothing
 	}
-	return false
+	return nextElsewhere
+}
+
+// afterStatus is what follows an error status of the provider.
+func (x *exchange) afterStatus(status int) next {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return x.elsewhere(route.RetryOverloaded)
+	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		return x.elsewhere(route.RetryGateway)
+	case http.StatusInternalServerError:
+		return x.elsewhere(route.RetryServerError)
+	}
+	return nextNothing
+}
+
+// report tells admission what a run's code says of its target. What is the client's doing, the tunnel's or ours says
+// nothing.
+func report(t *admission.Ticket, code execution.Code) {
+	switch code {
+	case execution.CodeCapacity:
+		t.Refused(0)
+	case execution.CodeProviderUnreachable, execution.CodeProviderError, execution.CodeProviderTimeout,
+		execution.CodeProviderTruncated, execution.CodeProviderRedirect, execution.CodeResponseTooLarge,
+		execution.CodeUnknownProvider:
+		t.Failed()
+	}
+}
+
+// reportStatus tells admission what a provider's error status says of it: that it is full, that it is broken, or that it
+// works and the request was wrong. Its 401 and 403 are its operator's fault, and not mended by the next request.
+func reportStatus(t *admission.Ticket, status int, retryAfter time.Duration, end execution.Terminal) {
+	switch {
+	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
+		t.Refused(retryAfter)
+	case status >= 500, status == http.StatusUnauthorized, status == http.StatusForbidden:
+		t.Failed()
+	default:
+		t.Served(admission.Sample{Duration: end.Timings.Provider})
+	}
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"runtime/debug"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/gateway/admission"
+	"iop/gateway/route"
 	"iop/openai"
 )
 
@@ -136,7 +139,6 @@ func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *open
 		s: s, w: w, r: r, cork: corkOf(r), op: op, fam: familyOf(op.Path), requestID: newRequestID(), started: time.Now(),
 	}
 	x.spoke = x.started
-	x.deadline = x.started.Add(s.cfg.TotalTimeout)
 	x.reply.border = true
 	defer x.letGo()
 	if e := x.intake(); e != nil {
@@ -144,6 +146,8 @@ func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *open
 		return
 	}
 	s.runs.begin(x.rec)
+	s.metrics.accepted.Inc()
+	s.metrics.bytes.WithLabelValues("request").Add(float64(len(x.body)))
 	finished := false
 	defer func() {
 		if !finished { // a panic
@@ -171,28 +175,47 @@ func (x *exchange) intake() (e *openai.Error) {
 		x.w.Header().Set("Connection", "close")
 		return openai.Overloaded(time.Second)
 	}
-	if x.body, x.held, e = s.readBody(x.w, r); e != nil {
+	x.share = s.bodies.share(x.key.Principal())
+	if x.body, x.held, e = s.readBody(x.w, r, x.share); e != nil {
 		return e
 	}
-	contentType := ""
-	if v := r.Header["Content-Type"]; len(v) > 0 {
-		contentType = v[0]
-	}
-	if x.env, e = look(x.op, contentType, x.body); e != nil {
+	if e = x.look(); e != nil {
 		return e
 	}
-	if !x.key.AllowsModel(x.env.Model) {
-		return openai.ModelNotAllowed(x.env.Model)
+	x.estimate()
+	if e = x.charge(); e != nil {
+		return e
 	}
 	x.events = x.env.Stream && x.op.Streams() && x.op.Stream != openai.StreamNone
 	x.withhold = x.events && x.op.IncludeUsage && !x.env.IncludeUsage
+	x.news.wanted = x.wantsNews()
+	if x.route.Policy == route.PrefixAffinity {
+		x.affinity = admission.AffinityOf(x.key.Principal(), x.env.SessionID, x.env.PromptCacheKey, x.env.Prompt(x.body))
+	}
+	x.deadline = x.started.Add(cmp.Or(x.route.Timeouts.Total, s.cfg.TotalTimeout))
 	x.headers = s.forwardHeaders(r.Header)
 	x.rec = &record{
 		id: execution.NewRunID(), requestID: x.requestID, clientID: clientRequestID(r.Header), key: x.key.ID,
-		op: x.op.Name, model: x.env.Model, stream: x.env.Stream, started: x.started,
+		op: x.op.Name, model: x.env.Model, route: x.route.Name, stream: x.env.Stream, started: x.started,
 		kill: make(chan execution.Code, 1),
 	}
 	return nil
+}
+
+// look finds out what is asked for, and what it means here.
+func (x *exchange) look() (e *openai.Error) {
+	contentType := ""
+	if v := x.r.Header["Content-Type"]; len(v) > 0 {
+		contentType = v[0]
+	}
+	if x.env, x.form, e = look(x.op, contentType, x.body); e != nil {
+		return e
+	}
+	if x.route, e = x.s.routeFor(x.key, x.env.Model); e != nil {
+		return e
+	}
+	x.stats = x.s.routing.stats(x.route.Name, false)
+	return x.parameters()
 }
 
 func loopError() *openai.Error {

@@ -182,6 +182,7 @@ func (x *exchange) send(a *answer, data []byte, border bool, end *execution.Term
 	}
 	x.reply.border = border
 	if a.sse {
+		x.chunks.note(now)
 		x.reply.remember(data)
 	}
 	return true
@@ -250,7 +251,7 @@ func (x *exchange) ping(now time.Time) bool {
 // commit sends the head of the response: the provider's, or without one (a nil) that of an event stream.
 func (x *exchange) commit(a *answer, now time.Time) {
 	h := x.w.Header()
-	v := make(headerValues, 0, 16)
+	v := make(headerValues, 0, 20)
 	status := http.StatusOK
 	switch {
 	case a == nil:
@@ -283,6 +284,13 @@ func (x *exchange) ownHeaders(h http.Header, v *headerValues, now time.Time) {
 	}
 	v.set(h, "X-Iop-Run-Id", string(x.rec.id))
 	v.set(h, "X-Iop-Queue-Ms", strconv.FormatInt(x.rec.queuedFor().Milliseconds(), 10))
+	if x.news.position > 0 {
+		v.set(h, "X-Iop-Queue-Position", strconv.Itoa(x.news.position))
+		if x.news.estimate > 0 {
+			v.set(h, "X-Iop-Queue-Estimate-Ms", strconv.FormatInt(x.news.estimate.Milliseconds(), 10))
+		}
+	}
+	x.limitHeaders(h)
 	v.set(h, "Openai-Processing-Ms", strconv.FormatInt(now.Sub(x.started).Milliseconds(), 10))
 }
 
@@ -321,12 +329,10 @@ func (v *headerValues) copy(h http.Header, fields []*wire.Header) {
 // finish is the verdict of a run that has ended.
 func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, ticket *admission.Ticket) *verdict {
 	v := &verdict{terminal: *end}
-	if end.Outcome == execution.Completed {
-		ticket.Served()
-	}
 	switch {
 	case end.Outcome != execution.Completed && x.reply.answered:
-		v.problem = problemOf(*end)
+		report(ticket, end.Code)
+		v.problem, v.told = problemOf(*end), end.Told
 	case end.Outcome != execution.Completed:
 		return x.failed(*end, run.OpenWritten(), ticket)
 	case a.head == nil:
@@ -347,6 +353,12 @@ func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, 
 		v.fail(openai.ProviderTruncated())
 	case !x.reply.answered:
 		x.commitEmpty(a)
+	}
+	switch {
+	case v.terminal.Outcome == execution.Completed:
+		ticket.Served(sampleOf(end))
+	case end.Outcome == execution.Completed: // no answer at all, or no usable one
+		ticket.Failed()
 	}
 	return v
 }
@@ -383,21 +395,24 @@ func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.
 	if status == http.StatusBadGateway && header(a.head, firstEventError) != "" { // the Node could not tell which
 		if e := firstEvent(body); e != nil {
 			v.fail(e)
-			if retryable(e.Status) {
-				v.next = nextElsewhere
-			}
+			v.next = x.afterStatus(e.Status)
+			reportStatus(ticket, e.Status, 0, end)
 			return v
 		}
 	}
-	if status == http.StatusBadRequest && x.usedBody != nil && !x.noUsage && bytes.Contains(body, []byte("stream_options")) {
+	wait := retryAfter(a.head)
+	reportStatus(ticket, status, wait, end)
+	if status == http.StatusBadRequest && x.sent.usage && bytes.Contains(body, []byte("stream_options")) {
 		v.next = nextPlain
-	} else if retryable(status) {
-		v.next = nextElsewhere
+	} else {
+		v.next = x.afterStatus(status)
 	}
 	newStatus, _, e := openai.WrapProviderError(status, body)
-	wait := time.Duration(0)
-	if newStatus == http.StatusTooManyRequests || newStatus == http.StatusServiceUnavailable {
-		wait = retryAfter(a.head)
+	if status == http.StatusServiceUnavailable { // its Retry-After is worth more than its number
+		newStatus, e = status, openai.Overloaded(max(wait, time.Second))
+	}
+	if newStatus != http.StatusTooManyRequests && newStatus != http.StatusServiceUnavailable {
+		wait = 0
 	}
 	if newStatus >= 500 || newStatus == http.StatusTooManyRequests {
 		v.terminal.Outcome, v.terminal.Code = execution.Failed, execution.CodeProviderError
@@ -466,7 +481,7 @@ func retryAfter(h *wire.Head) time.Duration {
 // off, so that the client does not take it for whole.
 func (x *exchange) conclude(v *verdict) (abort bool) {
 	switch {
-	case v.problem == nil && v.raw == nil:
+	case v.problem == nil && v.raw == nil || v.told:
 		return x.reply.gone
 	case x.reply.gone:
 		return true

@@ -23,7 +23,8 @@ type record struct {
 	clientID  string // X-Client-Request-Id, as far as it is fit to be logged
 	key       state.KeyID
 	op        string
-	model     string
+	model     string // as the client named it
+	route     string
 	stream    bool
 	started   time.Time
 	kill      chan execution.Code // has room for one; never closed
@@ -31,6 +32,7 @@ type record struct {
 	mu       sync.Mutex
 	run      registry.Run // while one is open, else nil
 	target   admission.Target
+	upstream string // the model's name at the provider
 	reason   admission.Reason
 	attempts int
 	queued   time.Duration // waiting for tickets, all attempts together
@@ -59,7 +61,7 @@ type ending struct {
 func (rec *record) opened(run registry.Run, t *admission.Ticket) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	rec.run, rec.target, rec.reason, rec.state = run, t.Target, t.Reason, runActive
+	rec.run, rec.target, rec.upstream, rec.reason, rec.state = run, t.Target, t.Model, t.Reason, runActive
 	rec.attempts++
 }
 
@@ -81,6 +83,13 @@ func (rec *record) queuedFor() time.Duration {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	return rec.queued
+}
+
+// found reports whether there was a target for it.
+func (rec *record) found() bool {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.target != admission.Target{}
 }
 
 // phase returns how far the run is.

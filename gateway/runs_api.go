@@ -40,7 +40,7 @@ func (rec *record) view() runView {
 	v := runView{
 		ID: rec.id, Object: "run", RequestID: rec.requestID, Operation: rec.op, Model: rec.model, Stream: rec.stream,
 		State: stateNames[rec.state], Phase: phase.String(), Created: rec.started.Unix(),
-		QueueMS: rec.queued.Milliseconds(), Attempts: rec.attempts, Reason: rec.reason.String(),
+		QueueMS: rec.queued.Milliseconds(), Attempts: rec.attempts, Reason: rec.reason.Public(),
 		DurationMS: time.Since(rec.started).Milliseconds(),
 	}
 	if rec.state == runEnded {

@@ -15,6 +15,8 @@ import (
 	"iop/execution"
 	"iop/gateway/admin"
 	"iop/gateway/admission"
+	"iop/gateway/limit"
+	"iop/gateway/meter"
 	"iop/gateway/registry"
 	"iop/tunnel"
 )
@@ -55,6 +57,9 @@ type Server struct {
 	bodies   budget
 	guesses  guesses
 	runs     runs
+	routing  routing
+	limits   *limit.Limiter
+	meter    *meter.Meter
 	draining atomic.Bool
 	plain    plainTargets
 
@@ -96,8 +101,13 @@ func newServer(cfg Config, public, private net.Listener) (*Server, error) {
 		adm:         admission.New(admission.Config{QueueLimit: cfg.QueueLimit}),
 		crossOrigin: http.NewCrossOriginProtection(),
 		listener:    public, adminLn: private,
-		bodies: budget{limit: cfg.BodyBudget},
+		bodies: budget{limit: cfg.BodyBudget, keyLimit: max(cfg.BodyBudget/2, cfg.MaxBodyBytes)},
+		limits: limit.New(limit.Config{Spent: cfg.Store.MonthTokens}),
+		meter:  meter.New(meter.Config{Store: cfg.Store, Retention: cfg.UsageRetention, Logger: cfg.Logger}),
 		ended:  make(chan struct{}),
+	}
+	if err := s.loadRoutes(); err != nil {
+		return nil, err
 	}
 	tlsConfig, err := s.tlsConfig()
 	if err != nil {
@@ -162,6 +172,12 @@ func (s *Server) AdminAddr() net.Addr { return s.adminLn.Addr() }
 // unless a listener failed.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var companions sync.WaitGroup
+	companions.Go(func() { s.meter.Run(background) })
+	companions.Go(func() { s.watchRoutes(background) })
+	defer companions.Wait() // the last records are written
+	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { failed <- serve(s.public, s.listener) })
 	wg.Go(func() { failed <- serve(s.admin, s.adminLn) })

@@ -1,0 +1,78 @@
+package gateway
+
+import (
+	"net/http"
+	"time"
+
+	"iop/gateway/limit"
+	"iop/openai"
+)
+
+// estimate says how many tokens the request will take, as far as can be told before it ran: a token for each four
+// bytes of the prompt, and of the answer as many as the client allows, or as the route's answers mostly have.
+func (x *exchange) estimate() {
+	prompt := len(x.body)
+	if p := x.env.Prompt(x.body); p != nil {
+		prompt = len(p)
+	}
+	input := openai.EstimateTokens(prompt)
+	var most int64
+	if x.op.Stream != openai.StreamNone && x.op.Stream != openai.StreamMedia {
+		x.output = x.stats.expected()
+		most = x.output
+		if x.env.MaxTokens > 0 {
+			x.output, most = min(x.output, x.env.MaxTokens), x.env.MaxTokens
+		}
+	}
+	n := min(max(x.env.Choices, 1), maxChoices)
+	x.tokens = input + min(most, maxEstimate)*n
+}
+
+// Bounds of what a client's numbers can make of an estimate.
+const (
+	maxChoices  = 128
+	maxEstimate = 1 << 30
+)
+
+// charge takes the request from the key's limits, or says which one is exceeded.
+func (x *exchange) charge() *openai.Error {
+	hold, over, err := x.s.limits.Take(x.r.Context(), x.key, x.tokens)
+	switch {
+	case err != nil:
+		x.s.log.Error("the limits of a key could not be checked", "key", x.key.ID, "error", err)
+		return openai.Overloaded(time.Second)
+	case over != nil:
+		over.Snapshot.Headers(x.w.Header())
+		return limitError(over)
+	}
+	x.hold = hold
+	return nil
+}
+
+func limitError(over *limit.Exceeded) *openai.Error {
+	e := openai.RateLimited(over.RetryAfter, over.Message())
+	if over.Kind == limit.Budget {
+		e.Code, e.NoRetry = "insufficient_quota", true // what OpenAI calls it; waiting a minute does not help
+	}
+	return e
+}
+
+// settle replaces the estimate by what was used.
+func (x *exchange) settle(end *ending) {
+	u := end.terminal.Usage
+	switch {
+	case u.Known:
+		x.hold.Settle(u.Input + u.Output)
+	case end.terminal.Phase < phaseCharged:
+		x.hold.Release()
+	default:
+		x.hold.Settle(-1)
+	}
+}
+
+// limitHeaders says what is left of the key's limits.
+func (x *exchange) limitHeaders(h http.Header) {
+	if snapshot, ok := x.s.limits.Snapshot(x.key); ok {
+		snapshot.Headers(h)
+	}
+}

@@ -1,0 +1,153 @@
+package gateway
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"iop/gateway/route"
+	"iop/openai"
+	"iop/state"
+)
+
+const (
+	// configPoll is how often iop.yaml is looked at.
+	configPoll = time.Second
+	// maxRouteStats bounds the routes that are told apart in metrics and estimates: advertised models are as many as
+	// Nodes say.
+	maxRouteStats = 256
+	// firstOutput is the length of an answer, in tokens, until a route has seen some.
+	firstOutput = 256
+	// outputWeight is how much the last answer counts in the mean.
+	outputWeight = 0.05
+)
+
+// routing is the table in force, and what is learned of each route.
+type routing struct {
+	table   atomic.Pointer[route.Table] // never nil after New
+	watcher *route.Watcher              // or nil: there is no file
+
+	mu     sync.RWMutex
+	byName map[string]*routeStats
+	other  routeStats // of all routes beyond maxRouteStats, and of models that nobody serves. It has no name
+}
+
+// routeStats is what is learned of one route.
+type routeStats struct {
+	name   string
+	output atomic.Uint64 // mean tokens of an answer, as math.Float64bits; 0: none seen
+	chunks chunkHistogram
+}
+
+// expected is how long an answer of the route is, in tokens, as far as is known.
+func (r *routeStats) expected() int64 {
+	if bits := r.output.Load(); bits != 0 {
+		return max(int64(math.Float64frombits(bits)), 1)
+	}
+	return firstOutput
+}
+
+// learn takes the length of one answer into the mean. Of two at once one may be lost.
+func (r *routeStats) learn(tokens int64) {
+	mean := float64(tokens)
+	if bits := r.output.Load(); bits != 0 {
+		old := math.Float64frombits(bits)
+		mean = old + outputWeight*(mean-old)
+	}
+	r.output.Store(math.Float64bits(max(mean, 1)))
+}
+
+// stats returns what is known of a route. Only the names of routes that a target was found for are remembered: others
+// are whatever clients write.
+func (r *routing) stats(name string, found bool) *routeStats {
+	r.mu.RLock()
+	st := r.byName[name]
+	full := len(r.byName) >= maxRouteStats
+	r.mu.RUnlock()
+	switch {
+	case st != nil:
+		return st
+	case !found || full:
+		return &r.other
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if st = r.byName[name]; st == nil {
+		if r.byName == nil {
+			r.byName = map[string]*routeStats{}
+		}
+		st = &routeStats{name: name}
+		r.byName[name] = st
+	}
+	return st
+}
+
+// all returns what is known of every route.
+func (r *routing) all() []*routeStats {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	list := make([]*routeStats, 0, len(r.byName)+1)
+	for _, st := range r.byName {
+		list = append(list, st)
+	}
+	return append(list, &r.other)
+}
+
+// loadRoutes reads the file of routes, if there is one.
+func (s *Server) loadRoutes() error {
+	if s.cfg.Config == "" {
+		s.apply(route.Advertised())
+		return nil
+	}
+	w, err := route.NewWatcher(s.cfg.Config, route.WatcherConfig{
+		Every: configPoll, Apply: s.apply,
+		Refused: func(err error) {
+			s.log.Error("the configuration has faults, so the former one stays in force", "file", s.cfg.Config, "error", err)
+		},
+	})
+	s.routing.watcher = w
+	return err
+}
+
+// apply puts a table in force. Requests that have a route keep it; those that wait are looked at anew.
+func (s *Server) apply(t *route.Table) {
+	first := s.routing.table.Swap(t) == nil
+	s.adm.Configure(t)
+	if !first {
+		s.log.Info("configuration applied", "file", s.cfg.Config, "digest", t.Digest(), "routes", len(t.Routes()))
+	}
+}
+
+// Reload reads the file of routes again now. The error names its faults; then nothing has changed.
+func (s *Server) Reload() error {
+	if s.routing.watcher == nil {
+		return nil
+	}
+	return s.routing.watcher.Reload()
+}
+
+// watchRoutes reads the file again when it changes, until ctx ends.
+func (s *Server) watchRoutes(ctx context.Context) {
+	if s.routing.watcher != nil {
+		s.routing.watcher.Run(ctx)
+	}
+}
+
+// routeFor returns the route of a model for the caller.
+func (s *Server) routeFor(key *state.Key, model string) (*route.Route, *openai.Error) {
+	r := s.routing.table.Load().Resolve(model)
+	switch {
+	case r == nil && key.AllowsModel(model):
+		return nil, openai.ModelNotFound(model)
+	case r == nil || !mayUse(key, r, model):
+		return nil, openai.ModelNotAllowed(model)
+	}
+	return r, nil
+}
+
+// mayUse: the key lists the route or the alias that was asked for, and the route lists the key's principal.
+func mayUse(key *state.Key, r *route.Route, model string) bool {
+	return (key.AllowsModel(r.Name) || key.AllowsModel(model)) && r.Allows(key.Principal())
+}
