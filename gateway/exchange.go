@@ -176,7 +176,7 @@ func (x *exchange) dispatch() *verdict {
 		x.rec.requeued()
 		switch v.next {
 		case nextElsewhere:
-			if len(x.avoid) >= x.route.Retry.Attempts {
+			if v.terminal.Outcome != execution.Rejected && len(x.avoid) >= x.route.Retry.Attempts {
 				return v
 			}
 			x.avoid, former = append(x.avoid, ticket.Target), v

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -95,19 +94,15 @@ func (r *routing) all() []*routeStats {
 	return append(list, &r.other)
 }
 
-// loadRoutes reads the file of routes, if there is one.
-func (s *Server) loadRoutes() error {
+// loadRoutes reads the file of routes, if there is one, and again whenever it changes, until Close.
+func (s *Server) loadRoutes() (err error) {
 	if s.cfg.Config == "" {
 		s.apply(route.Advertised())
 		return nil
 	}
-	w, err := route.NewWatcher(s.cfg.Config, route.WatcherConfig{
-		Every: configPoll, Apply: s.apply,
-		Refused: func(err error) {
-			s.log.Error("the configuration has faults, so the former one stays in force", "file", s.cfg.Config, "error", err)
-		},
+	s.routing.watcher, err = route.Watch(s.background, s.cfg.Config, configPoll, s.apply, func(err error) {
+		s.log.Error("the configuration has faults, so the former one stays in force", "file", s.cfg.Config, "error", err)
 	})
-	s.routing.watcher = w
 	return err
 }
 
@@ -126,13 +121,6 @@ func (s *Server) Reload() error {
 		return nil
 	}
 	return s.routing.watcher.Reload()
-}
-
-// watchRoutes reads the file again when it changes, until ctx ends.
-func (s *Server) watchRoutes(ctx context.Context) {
-	if s.routing.watcher != nil {
-		s.routing.watcher.Run(ctx)
-	}
 }
 
 // routeFor returns the route of a model for the caller.

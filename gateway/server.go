@@ -63,8 +63,9 @@ type Server struct {
 	draining atomic.Bool
 	plain    plainTargets
 
-	closing sync.Once
-	ended   chan struct{} // closed by Close, first thing
+	background context.Context // ends with Close
+	closing    func()          // ends background, once
+	ended      <-chan struct{} // background's
 }
 
 // New checks cfg and binds both listeners. The Server must be Run or closed.
@@ -104,8 +105,9 @@ func newServer(cfg Config, public, private net.Listener) (*Server, error) {
 		bodies: budget{limit: cfg.BodyBudget, keyLimit: max(cfg.BodyBudget/2, cfg.MaxBodyBytes)},
 		limits: limit.New(limit.Config{Spent: cfg.Store.MonthTokens}),
 		meter:  meter.New(meter.Config{Store: cfg.Store, Retention: cfg.UsageRetention, Logger: cfg.Logger}),
-		ended:  make(chan struct{}),
 	}
+	s.background, s.closing = context.WithCancel(context.Background())
+	s.ended = s.background.Done()
 	if err := s.loadRoutes(); err != nil {
 		return nil, err
 	}
@@ -172,11 +174,10 @@ func (s *Server) AdminAddr() net.Addr { return s.adminLn.Addr() }
 // unless a listener failed.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var companions sync.WaitGroup
-	companions.Go(func() { s.meter.Run(background) })
-	companions.Go(func() { s.watchRoutes(background) })
-	defer companions.Wait() // the last records are written
+	metering, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var books sync.WaitGroup
+	books.Go(func() { s.meter.Run(metering) })
+	defer books.Wait() // the last records are written
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { failed <- serve(s.public, s.listener) })
@@ -248,7 +249,7 @@ func (s *Server) idleWithin(d time.Duration) bool {
 
 // Close ends everything at once: runs, sessions, connections. It may be called more than once, and while Run drains.
 func (s *Server) Close() {
-	s.closing.Do(func() { close(s.ended) })
+	s.closing()
 	s.draining.Store(true)
 	s.adm.Close()
 	s.runs.cancelAll(execution.CodeShutdown)

@@ -199,7 +199,8 @@ func (r *Registry) offer(id execution.NodeID, gen execution.Generation) {
 	if e == nil || !e.online || e.draining || n.current != e {
 		return
 	}
-	r.adm.Offer(id, gen, e.s.Replaces(), offers(e.s.Info(), n.drained != ""))
+	info := e.s.Info()
+	r.adm.Offer(id, gen, e.s.Replaces(), info.Labels, offers(info, n.drained != ""))
 	r.changed()
 }
 

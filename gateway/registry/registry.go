@@ -183,7 +183,7 @@ func offers(info *tunnel.NodeInfo, drained bool) []admission.Offer {
 		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health)}
 		for _, m := range info.Models {
 			if m.Provider == p.ID && len(m.ID) <= maxModelIDLength {
-				o.Models = append(o.Models, m.ID)
+				o.Models = append(o.Models, admission.Model{ID: m.ID, Loaded: m.Loaded})
 			}
 		}
 		out = append(out, o)

@@ -15,6 +15,7 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admission"
+	"iop/gateway/route"
 	"iop/state"
 	"iop/tunnel"
 	"iop/tunnel/wire"
@@ -139,7 +140,7 @@ func connect(t *testing.T, r *Registry, s *fakeSession) {
 // target is where the next run goes; its place is given back. 0: it waits.
 func (r *Registry) target(t *testing.T) execution.Generation {
 	t.Helper()
-	ticket, w, _ := r.adm.Acquire(admission.Request{Model: "m"})
+	ticket, w, _ := r.adm.Acquire(admission.Request{Route: &route.Route{Name: "m", Advertised: true}})
 	if w != nil {
 		w.Leave()
 		return 0
@@ -401,7 +402,7 @@ func TestRevokedTokenClosesItsSessions(t *testing.T) {
 	if n := r.CloseToken("t1"); n != 1 || s.refused != "token_revoked" || other.refused != "" {
 		t.Errorf("closed %d; %q, %q", n, s.refused, other.refused)
 	}
-	if ticket, _, _ := r.adm.Acquire(admission.Request{Model: "m"}); ticket == nil || ticket.Target.Node != "n2" {
+	if ticket, _, _ := r.adm.Acquire(admission.Request{Route: &route.Route{Name: "m", Advertised: true}}); ticket == nil || ticket.Target.Node != "n2" {
 		t.Errorf("got %v", ticket)
 	}
 }
