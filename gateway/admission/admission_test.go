@@ -427,19 +427,3 @@ func client(c *admission.Controller, r *rand.Rand, names []string, stop <-chan s
 		}
 	}
 }
-
-func BenchmarkAcquireRelease(b *testing.B) {
-	for _, nodes := range []int{1, 10, 1000} {
-		b.Run(fmt.Sprint(nodes, "-nodes"), func(b *testing.B) {
-			c := admission.New(admission.Config{})
-			for i := range nodes {
-				c.Offer(execution.NodeID(fmt.Sprint("n", i)), 1, 0, nil, offer(8, "m"))
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				t, _, _ := c.Acquire(admission.Request{Route: to("m")})
-				t.Release()
-			}
-		})
-	}
-}

@@ -1,11 +1,12 @@
 package admission
 
 import (
+	"cmp"
 	"fmt"
-	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
-	"unsafe"
 
 	"iop/gateway/route"
 )
@@ -16,24 +17,56 @@ func (c *Controller) WithoutJitter() *Controller {
 	return c
 }
 
-// TableOf makes a table of routes.
+// TableOf makes a table of routes, as a file that says the same does.
 func TableOf(advertised bool, routes ...*route.Route) *route.Table {
-	t := route.Advertised()
-	v := reflect.ValueOf(t).Elem()
-	set := func(name string, to any) {
-		f := v.FieldByName(name)
-		reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem().Set(reflect.ValueOf(to))
-	}
-	names := map[string]*route.Route{}
+	var b strings.Builder
+	fmt.Fprintf(&b, "advertised_models: %s\nroutes:\n", map[bool]string{false: "refuse", true: "serve"}[advertised])
 	for _, r := range routes {
-		for _, n := range append([]string{r.Name}, r.Aliases...) {
-			names[n] = r
+		fmt.Fprintf(&b, "  - {model: %q, policy: %s, queue_limit: %d", r.Name, r.Policy, cmp.Or(r.QueueLimit, DefaultQueueLimit))
+		list := func(name string, items []string) {
+			if len(items) > 0 {
+				fmt.Fprintf(&b, ", %s: [%s]", name, strings.Join(items, ", "))
+			}
 		}
+		list("aliases", quoted(r.Aliases))
+		list("principals", quoted(r.Principals))
+		var groups []string
+		for i, g := range r.Groups {
+			when := ""
+			if i > 0 && g.When == route.WhenDown {
+				when = "when: down, "
+			}
+			var targets []string
+			for _, t := range g.Targets {
+				target := fmt.Sprintf("{model: %q, weight: %d", t.Model, t.Weight)
+				if t.Node != "" {
+					target += fmt.Sprintf(", node: %q", t.Node)
+				}
+				if t.Provider != "" {
+					target += fmt.Sprintf(", provider: %q", t.Provider)
+				}
+				for name, value := range t.Labels {
+					target += fmt.Sprintf(", labels: {%q: %q}", name, value)
+				}
+				targets = append(targets, target+"}")
+			}
+			groups = append(groups, fmt.Sprintf("{%stargets: [%s]}", when, strings.Join(targets, ", ")))
+		}
+		list("groups", groups)
+		b.WriteString("}\n")
 	}
-	set("routes", routes)
-	set("byName", names)
-	set("advertised", advertised)
+	t, err := route.Parse("iop.yaml", []byte(b.String()))
+	if err != nil {
+		panic(fmt.Sprintf("%v in\n%s", err, b.String()))
+	}
 	return t
+}
+
+func quoted(list []string) (out []string) {
+	for _, s := range list {
+		out = append(out, strconv.Quote(s))
+	}
+	return out
 }
 
 // Remembered returns how many principals and flows are in memory.
@@ -251,3 +284,6 @@ func (k *checker) unserved(l *line) {
 		k.check(len(w.request.Avoid) == 0 || k.c.hasOtherLocked(l, w.request.Avoid), "%s: somebody waits for nothing", l.name)
 	}
 }
+
+// Again makes a ticket that was released stand for another one of its place.
+func (t *Ticket) Again() { t.done = false }

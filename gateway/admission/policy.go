@@ -25,43 +25,42 @@ func (c *Controller) pickLocked(l *line, req *Request, now time.Time) (*candidat
 		if len(g.free.items)+len(g.warm.items) == 0 || !c.opensLocked(g, req.Avoid) {
 			continue
 		}
-		p := picker{group: g, req: req, now: now}
-		if x := c.byPolicyLocked(&p); x != nil {
+		var why Reason
+		p := picker{req: req, now: now, why: &why}
+		if x := c.byPolicyLocked(g, &p); x != nil {
 			if len(g.all) == 1 {
-				p.rule = "only_target"
+				why.Rule = "only_target"
 			}
-			return x, Reason{Rule: p.rule, Candidates: p.compared}
+			return x, why
 		}
 	}
 	return nil, Reason{}
 }
 
-func (c *Controller) byPolicyLocked(p *picker) *candidate {
-	switch p.group.policy() {
+func (c *Controller) byPolicyLocked(g *group, p *picker) *candidate {
+	switch g.policy() {
 	case route.Weighted:
-		return p.weighted()
+		return p.weighted(g)
 	case route.LowestWait:
-		return p.lowestWait()
+		return p.lowestWait(g)
 	case route.WarmFirst:
-		return p.warmFirst()
+		return p.warmFirst(g)
 	case route.PrefixAffinity:
-		return c.affineLocked(p)
+		return c.affineLocked(g, p)
 	}
-	return p.leastBusy(&p.group.free)
+	return p.leastBusy(&g.free)
 }
 
-// picker is one decision in one group.
+// picker is one decision in one group. It holds no candidate, and the reason by pointer, so that the
+// compiler sees that the request stays on the stack.
 type picker struct {
-	group    *group
-	req      *Request
-	now      time.Time
-	rule     string // that decided
-	compared int    // candidates
-	sample   [maxCandidates]*candidate
+	req *Request
+	now time.Time
+	why *Reason // never nil: the rule that decided, and how many candidates were compared
 }
 
-// draw fills the sample from a pool with candidates that the request may use, and parks what has no room.
-func (p *picker) draw(from *pool) []*candidate {
+// draw fills a sample from a pool with candidates that the request may use, and parks what has no room.
+func (p *picker) draw(sample *[maxCandidates]*candidate, from *pool) []*candidate {
 	start, n := 0, 0
 	if len(from.items) > maxCandidates {
 		start = rand.IntN(len(from.items))
@@ -73,7 +72,7 @@ func (p *picker) draw(from *pool) []*candidate {
 			continue
 		}
 		if p.allows(x) {
-			p.sample[n] = x
+			sample[n] = x
 			n++
 		}
 		i++
@@ -89,13 +88,13 @@ func (p *picker) draw(from *pool) []*candidate {
 				continue
 			}
 		} else if p.allows(x) {
-			p.sample[n] = x
+			sample[n] = x
 			n++
 		}
 		i++
 	}
-	p.compared = n
-	return p.sample[:n]
+	p.why.Candidates = n
+	return sample[:n]
 }
 
 func (p *picker) allows(x *candidate) bool {
@@ -104,15 +103,16 @@ func (p *picker) allows(x *candidate) bool {
 
 // leastBusy takes the least share of capacity taken, and among equals who was picked longest ago.
 func (p *picker) leastBusy(from *pool) *candidate {
-	p.rule = "least_busy"
-	return p.least(from, (*candidate).load)
+	p.why.Rule = "least_busy"
+	return p.least(from, func(x *candidate) float64 { return x.load(p.now) })
 }
 
 // least takes the candidate of the least cost, and among equals the least busy one.
-func (p *picker) least(from *pool, cost func(*candidate, time.Time) float64) (best *candidate) {
+func (p *picker) least(from *pool, cost func(*candidate) float64) (best *candidate) {
+	var sample [maxCandidates]*candidate
 	var least, load float64
-	for _, x := range p.draw(from) {
-		c := cost(x, p.now)
+	for _, x := range p.draw(&sample, from) {
+		c := cost(x)
 		if best != nil && c > least {
 			continue
 		}
@@ -125,8 +125,7 @@ func (p *picker) least(from *pool, cost func(*candidate, time.Time) float64) (be
 }
 
 // weighted takes each candidate with room as often as its weight says, less often with a penalty.
-func (p *picker) weighted() *candidate {
-	g := p.group
+func (p *picker) weighted(g *group) *candidate {
 	for tries := 0; tries < maxCandidates; {
 		total := g.weights.total()
 		if total == 0 {
@@ -138,7 +137,7 @@ func (p *picker) weighted() *candidate {
 			continue
 		}
 		if p.allows(x) && rand.Float64()*(1+x.service.penalty.at(p.now)) < 1 {
-			p.rule, p.compared = "weighted", len(g.free.items)
+			p.why.Rule, p.why.Candidates = "weighted", len(g.free.items)
 			return x
 		}
 		tries++
@@ -147,36 +146,35 @@ func (p *picker) weighted() *candidate {
 }
 
 // lowestWait takes what is expected to answer first.
-func (p *picker) lowestWait() *candidate {
-	p.rule = "lowest_wait"
-	fleet := p.group.line.fleet
-	return p.least(&p.group.free, func(x *candidate, now time.Time) float64 {
-		expected := x.service.pace.expect(now, paceLoad{
+func (p *picker) lowestWait(g *group) *candidate {
+	p.why.Rule = "lowest_wait"
+	fleet := g.line.fleet
+	return p.least(&g.free, func(x *candidate) float64 {
+		expected := x.service.pace.expect(p.now, paceLoad{
 			inFlight: x.place.engine.inFlight, input: max(p.req.Tokens-p.req.Output, 0), output: p.req.Output,
 		}, fleet)
-		penalty := x.service.penalty.at(now)
+		penalty := x.service.penalty.at(p.now)
 		return float64(expected)*(1+penalty) + penalty*float64(untriedCost)
 	})
 }
 
 // warmFirst takes the least busy of those that have the model loaded, and of the others if none has.
-func (p *picker) warmFirst() *candidate {
-	warm := p.leastBusy(&p.group.warm)
+func (p *picker) warmFirst(g *group) *candidate {
+	warm := p.leastBusy(&g.warm)
 	if warm != nil && warm.service.penalty.at(p.now) <= maxWarmPenalty {
-		p.rule = "warm"
+		p.why.Rule = "warm"
 		return warm
 	}
-	cold := p.leastBusy(&p.group.free)
+	cold := p.leastBusy(&g.free)
 	if cold == nil || warm != nil && warm.load(p.now) <= cold.load(p.now) {
-		p.rule = "warm"
+		p.why.Rule = "warm"
 		return warm
 	}
 	return cold
 }
 
 // affineLocked takes where the prompt ran before, unless there is too much load, and else the least busy.
-func (c *Controller) affineLocked(p *picker) *candidate {
-	g := p.group
+func (c *Controller) affineLocked(g *group, p *picker) *candidate {
 	if p.req.Affinity.empty() {
 		return p.leastBusy(&g.free)
 	}
@@ -191,14 +189,14 @@ func (c *Controller) affineLocked(p *picker) *candidate {
 	id, result := c.index.choose(&p.req.Affinity, g.load, room)
 	if result == affinityHit {
 		c.counters.AffinityHits.Add(1)
-		p.rule, p.compared = "affinity", 1
+		p.why.Rule, p.why.Candidates = "affinity", 1
 		return g.byID[id]
 	}
 	x := p.leastBusy(&g.free)
 	switch {
 	case x == nil: // no room at all
 	case result == affinityYield:
-		p.rule = "affinity_yield"
+		p.why.Rule = "affinity_yield"
 		c.counters.AffinityYields.Add(1)
 	default:
 		c.counters.AffinityMisses.Add(1)

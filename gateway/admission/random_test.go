@@ -17,9 +17,9 @@ import (
 func tables() []*route.Table {
 	groups := func(r *route.Route) *route.Route {
 		r.Groups = []route.Group{
-			{Targets: []route.Target{{Node: "n[01]", Model: "m0", Weight: 3}, {Model: "m1", Weight: 1}}},
+			{Targets: []route.Target{{Node: "a*", Model: "m0", Weight: 3}, {Model: "m1", Weight: 1}}},
 			{When: route.WhenDown, Targets: []route.Target{{Labels: map[string]string{"site": "b"}, Model: "m2", Weight: 2}}},
-			{Targets: []route.Target{{Node: "n5", Model: "m0", Weight: 1}, {Node: "n5", Model: "m3", Weight: 5}}},
+			{Targets: []route.Target{{Node: "b5", Model: "m0", Weight: 1}, {Node: "b5", Model: "m3", Weight: 5}}},
 		}
 		return r
 	}
@@ -27,7 +27,7 @@ func tables() []*route.Table {
 	for _, p := range []route.Policy{route.LeastBusy, route.Weighted, route.LowestWait, route.WarmFirst, route.PrefixAffinity} {
 		list = append(list,
 			admission.TableOf(p != route.WarmFirst, groups(&route.Route{Name: "chat", Policy: p}), &route.Route{Name: "m1", Policy: p, QueueLimit: 20}),
-			admission.TableOf(true, groups(&route.Route{Name: "other", Aliases: []string{"chat"}, Policy: p, Principals: []string{"p[0-2]"}})))
+			admission.TableOf(true, groups(&route.Route{Name: "other", Aliases: []string{"chat"}, Policy: p, Principals: []string{"p*"}})))
 	}
 	return append(list, route.Advertised())
 }
@@ -47,7 +47,7 @@ type storm struct {
 
 func (s *storm) node() (int, execution.NodeID) {
 	i := s.r.IntN(len(s.gens))
-	return i, execution.NodeID(fmt.Sprint("n", i))
+	return i, execution.NodeID(fmt.Sprint(string("aabbbb"[i]), i))
 }
 
 func take[T any](r *rand.Rand, list *[]T) (x T, ok bool) {
@@ -68,7 +68,7 @@ func (s *storm) acquire() {
 	}
 	req := admission.Request{
 		Route:     r,
-		Principal: admission.Principal{ID: fmt.Sprint("p", s.r.IntN(5)), Weight: s.r.IntN(4), Priority: s.r.IntN(3)},
+		Principal: admission.Principal{ID: []string{"p0", "p1", "p2", "q3", "q4"}[s.r.IntN(5)], Weight: s.r.IntN(4), Priority: s.r.IntN(3)},
 		Tokens:    s.r.Int64N(20000), Output: s.r.Int64N(500),
 	}
 	if s.r.IntN(2) == 0 {
@@ -181,8 +181,8 @@ func (s *storm) step() {
 		s.c.Configure(s.table)
 	default:
 		time.Sleep(time.Duration(s.r.IntN(3000)) * time.Millisecond)
-		synctest.Wait()
 	}
+	synctest.Wait() // a breaker whose time has come while its session was away opens at once, on a goroutine
 	s.collect()
 }
 
