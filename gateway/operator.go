@@ -29,17 +29,41 @@ func (o operator) Status() admin.Status {
 		Draining: s.draining.Load(), Listen: s.Addr().String(),
 		NodesOnline: counts.Online, Sessions: counts.Sessions, Streams: counts.Streams,
 		RunsInFlight: int(s.runs.live.Load()), Queued: queued, PlacesTaken: places, BodyBytes: s.bodies.used.Load(),
-		Flapping: []string{}, Models: []string{},
+		Flapping: []string{}, Models: o.models(),
+	}
+	st.Config, _ = o.Configuration()
+	for _, q := range s.adm.Stats().Queues {
+		if q.Waiting > 0 {
+			st.WaitingRoutes++
+			st.OldestWaitMS = max(st.OldestWaitMS, q.Oldest.Milliseconds())
+		}
 	}
 	for _, n := range s.reg.Nodes() {
 		if n.Flapping {
 			st.Flapping = append(st.Flapping, string(n.Node))
 		}
 	}
-	for _, m := range s.reg.Models() {
-		st.Models = append(st.Models, m.ID)
-	}
 	return st
+}
+
+// models are the names that clients can ask for with success now, without the aliases.
+func (o operator) models() []string {
+	table := o.s.routing.table.Load()
+	names := []string{}
+	for _, r := range table.Routes() {
+		if o.s.adm.Serves(r) {
+			names = append(names, r.Name)
+		}
+	}
+	if table.ServesAdvertised() {
+		for _, m := range o.s.reg.Models() {
+			if table.Resolve(m.ID).Advertised {
+				names = append(names, m.ID)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // version is the module's version or the revision that the binary was built from.
@@ -149,7 +173,7 @@ func (rec *record) operatorView() admin.Run {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	v := admin.Run{
-		ID: rec.id, RequestID: rec.requestID, Key: rec.key, Operation: rec.op, Model: rec.model, Stream: rec.stream,
+		ID: rec.id, RequestID: rec.requestID, Key: rec.key, Route: rec.route, Operation: rec.op, Model: rec.model, Stream: rec.stream,
 		State: stateNames[rec.state], Phase: phase.String(), Started: rec.started.UTC(), QueueMS: rec.queued.Milliseconds(),
 		DurationMS: millis(time.Since(rec.started)),
 		Node:       rec.target.Node, Generation: rec.target.Generation, Provider: rec.target.Provider,
@@ -188,13 +212,19 @@ func (o operator) Follow(ctx context.Context, begin func([]admin.Run) error, eac
 }
 
 // CancelRun implements admin.Edge.
-func (o operator) CancelRun(id execution.RunID) bool {
+func (o operator) CancelRun(id execution.RunID) admin.Cancelled {
 	rec := o.s.runs.find(id)
 	if rec == nil {
-		return false
+		return admin.NoSuchRun
+	}
+	rec.mu.Lock()
+	ended := rec.state == runEnded
+	rec.mu.Unlock()
+	if ended {
+		return admin.RunEnded
 	}
 	rec.cancel(execution.CodeCancelledByOperator)
-	return true
+	return admin.RunCancelled
 }
 
 // DrainNode implements admin.Edge.

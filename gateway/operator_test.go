@@ -23,6 +23,9 @@ func (e *edge) operate(method, path, body string, change ...func(*http.Request))
 		e.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+e.admin)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	for _, f := range change {
 		f(req)
 	}
@@ -180,6 +183,10 @@ func TestAdminFollowsAndCancelsRuns(t *testing.T) {
 	if status, body := e.operate("GET", "/admin/v1/runs/"+id, ""); status != 200 || !strings.Contains(body, id) {
 		t.Errorf("one run: %d %s", status, body)
 	}
+	e.idle()
+	if status, body := e.operate("POST", "/admin/v1/runs/"+id+"/cancel", ""); status != 409 || !strings.Contains(body, `"run_ended"`) {
+		t.Errorf("cancel of an ended run: %d %s", status, body)
+	}
 	if status, _ := e.operate("POST", "/admin/v1/runs/run_none/cancel", ""); status != 404 {
 		t.Errorf("cancel of nothing: %d", status)
 	}
@@ -212,7 +219,7 @@ func TestAdminShowsNodesAndMetrics(t *testing.T) {
 	e.idle()
 	_, metrics := e.operate("GET", "/metrics", "")
 	for _, line := range []string{
-		`iop_requests_total{operation="chat.completions",outcome="completed"} 1`,
+		`iop_requests_total{gen_ai_operation_name="chat.completions",outcome="completed",route="m"} 1`,
 		`iop_capacity{node="n1",provider="p"} 4`, `iop_capacity_in_use{node="n1",provider="p"} 0`,
 		`iop_sessions 1`, `iop_nodes_online 1`, `iop_runs_in_flight 0`, `iop_queued 0`, `iop_streams 0`, `iop_body_budget_bytes 0`,
 	} {

@@ -2,46 +2,104 @@ package admin
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"iop/execution"
 )
 
-// defaultRuns is how many runs are listed where no limit is given.
-const defaultRuns = 100
+// How many runs are listed.
+const (
+	defaultRuns = 100   // where no limit is given
+	maxRuns     = 10000 // the greatest limit
+)
+
+var runParameters = []string{"state", "key", "route", "node", "outcome", "limit", "follow"}
+
+// What the filters of runs can be.
+var (
+	runStates = []string{"queued", "active", "ended"}
+	outcomes  = []string{"completed", "failed", "cancelled", "rejected"}
+)
+
+// runFilter selects runs; an empty field selects all.
+type runFilter struct {
+	state, key, route, node, outcome string
+	limit                            int
+}
+
+func parseRunFilter(q url.Values) (f runFilter, err error) {
+	f = runFilter{state: q.Get("state"), key: q.Get("key"), route: q.Get("route"), node: q.Get("node"), outcome: q.Get("outcome"), limit: defaultRuns}
+	if err := oneOf("state", f.state, runStates); err != nil {
+		return f, err
+	}
+	if err := oneOf("outcome", f.outcome, outcomes); err != nil {
+		return f, err
+	}
+	if text := q.Get("limit"); text != "" {
+		f.limit, err = strconv.Atoi(text)
+		if err != nil || f.limit < 0 || f.limit > maxRuns {
+			return f, invalid("limit", fmt.Sprintf("limit must be a number from 0 to %d", maxRuns))
+		}
+	}
+	return f, nil
+}
+
+// oneOf refuses a value that is given and none of those.
+func oneOf(param, value string, values []string) error {
+	if value == "" || slices.Contains(values, value) {
+		return nil
+	}
+	return invalid(param, param+" must be "+strings.Join(values, ", "))
+}
+
+func (f *runFilter) selects(r *Run) bool {
+	return is(f.state, r.State) && is(f.key, string(r.Key)) && is(f.route, r.Route) && is(f.node, string(r.Node)) && is(f.outcome, r.Outcome)
+}
+
+func is(wanted, got string) bool { return wanted == "" || wanted == got }
+
+// newest returns the newest runs that the filter selects, as many as its limit, the newest first.
+func (f *runFilter) newest(runs []Run) []Run {
+	selected := []Run{}
+	for i := range runs {
+		if len(selected) == f.limit {
+			break
+		}
+		if f.selects(&runs[i]) {
+			selected = append(selected, runs[i])
+		}
+	}
+	return selected
+}
 
 // runs lists the newest runs; with ?follow it goes on with one JSON line for each run that ends.
-func (a *api) runs(w http.ResponseWriter, r *http.Request) {
+func (a *api) runs(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	limit := defaultRuns
-	if text := query.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			a.reply(w, r, nil, &failure{http.StatusBadRequest, "invalid_request", "limit", "limit must be a number"})
-			return
-		}
-		limit = n
+	filter, err := parseRunFilter(query)
+	if err != nil {
+		return err
 	}
 	if query.Has("follow") {
-		a.follow(w, r, limit)
-		return
+		a.follow(w, r, &filter)
+		return nil
 	}
-	runs := a.edge.Runs()
-	a.reply(w, r, list[Run]{runs[:min(limit, len(runs))]}, nil)
+	reply(w, http.StatusOK, list[Run]{filter.newest(a.edge.Runs())})
+	return nil
 }
 
 // follow writes a line for each of the newest runs, the newest last, and for each that ends from now on.
-func (a *api) follow(w http.ResponseWriter, r *http.Request, limit int) {
-	h := w.Header()
-	h.Set("Content-Type", "application/x-ndjson")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no")
+func (a *api) follow(w http.ResponseWriter, r *http.Request, filter *runFilter) {
+	header(w, "application/x-ndjson")
+	w.Header().Set("X-Accel-Buffering", "no")
 	out := json.NewEncoder(w)
 	flush := http.NewResponseController(w)
 	begin := func(runs []Run) error {
-		for _, run := range slices.Backward(runs[:min(limit, len(runs))]) {
+		for _, run := range slices.Backward(filter.newest(runs)) {
 			if err := out.Encode(run); err != nil {
 				return err
 			}
@@ -49,6 +107,9 @@ func (a *api) follow(w http.ResponseWriter, r *http.Request, limit int) {
 		return flush.Flush()
 	}
 	each := func(run Run) error {
+		if !filter.selects(&run) {
+			return nil
+		}
 		if err := out.Encode(run); err != nil {
 			return err
 		}
@@ -69,11 +130,14 @@ func (a *api) oneRun(r *http.Request) (any, error) {
 
 func (a *api) cancelRun(r *http.Request) (any, error) {
 	id := execution.RunID(r.PathValue("id"))
-	if !a.edge.CancelRun(id) {
-		return nil, noRun()
+	switch a.edge.CancelRun(id) {
+	case RunCancelled:
+		a.done(r, "cancel run", "run_id", id)
+		return map[string]any{"id": id}, nil
+	case RunEnded:
+		return nil, &failure{http.StatusConflict, "run_ended", "id", "the run has ended already"}
 	}
-	a.log.Info("admin", "action", "cancel run", "run_id", id)
-	return map[string]any{"id": id}, nil
+	return nil, noRun()
 }
 
 func noRun() error {

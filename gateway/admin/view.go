@@ -2,9 +2,11 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"iop/execution"
+	"iop/gateway/route"
 	"iop/state"
 )
 
@@ -12,37 +14,66 @@ import (
 type Edge interface {
 	Status() Status
 	Nodes() []Node
+	// Routes returns the routes of the file in its order, then those of models that Nodes advertise, by name.
+	Routes() []Route
+	// Queues returns the routes that requests wait for, by name.
+	Queues() []Queue
 	// Runs returns the live runs and the recent ones, the newest first.
 	Runs() []Run
 	// Follow calls begin with what Runs returns, then each for every run that has ended since, until ctx ends or one of
 	// them fails. A slow one misses some.
 	Follow(ctx context.Context, begin func([]Run) error, each func(Run) error) error
-	// CancelRun reports whether there was such a run. One that has ended stays as it is.
-	CancelRun(id execution.RunID) bool
+	// CancelRun ends a run. One that has ended stays as it is.
+	CancelRun(id execution.RunID) Cancelled
 	// DrainNode gives the Node no new runs until ResumeNode or until its process is started anew.
 	DrainNode(node execution.NodeID) error
 	ResumeNode(node execution.NodeID) error
 	// CloseToken ends the sessions that a join token opened, and returns how many there were.
 	CloseToken(token state.JoinTokenID) int
+	// KeyUse says what of each key's limits is taken now, but for MonthTokens.
+	KeyUse(keys []state.Key) []KeyUse
+	// FlushUsage writes down the records of the runs that have ended, so that who asks for usage next finds them.
+	FlushUsage(ctx context.Context) error
+	// Configuration returns the configuration of the routes, and the table that it makes.
+	Configuration() (ConfigStatus, *route.Table)
+	// ReloadConfig reads the file again and applies it if it is right. Its error is a *route.ConfigError, ErrNoConfig,
+	// or says why the file can't be read.
+	ReloadConfig() error
 }
+
+// ErrNoConfig says that the Edge was started without a file of routes.
+var ErrNoConfig = errors.New("the Edge was started without a configuration file")
+
+// Cancelled is what became of an order to cancel a run.
+type Cancelled int
+
+// What can become of it.
+const (
+	NoSuchRun Cancelled = iota // or it ended long ago
+	RunEnded                   // before the order came
+	RunCancelled
+)
 
 // Status is the answer to GET /admin/v1/status.
 type Status struct {
-	EdgeID        string    `json:"edge_id"`
-	Version       string    `json:"version"`
-	Started       time.Time `json:"started"`
-	UptimeSeconds int64     `json:"uptime_seconds"`
-	Draining      bool      `json:"draining"`
-	Listen        string    `json:"listen"`
-	NodesOnline   int       `json:"nodes_online"`
-	Sessions      int       `json:"sessions"`
-	Streams       int       `json:"streams"`        // runs open in Node sessions
-	RunsInFlight  int       `json:"runs_in_flight"` // of clients, queued ones too
-	Queued        int       `json:"queued"`
-	PlacesTaken   int       `json:"places_taken"`
-	BodyBytes     int64     `json:"body_budget_bytes"`
-	Flapping      []string  `json:"flapping"` // Nodes whose name two processes use
-	Models        []string  `json:"models"`
+	EdgeID        string       `json:"edge_id"`
+	Version       string       `json:"version"`
+	Started       time.Time    `json:"started"`
+	UptimeSeconds int64        `json:"uptime_seconds"`
+	Draining      bool         `json:"draining"`
+	Listen        string       `json:"listen"`
+	NodesOnline   int          `json:"nodes_online"`
+	Sessions      int          `json:"sessions"`
+	Streams       int          `json:"streams"`        // runs open in Node sessions
+	RunsInFlight  int          `json:"runs_in_flight"` // of clients, queued ones too
+	Queued        int          `json:"queued"`
+	PlacesTaken   int          `json:"places_taken"`
+	BodyBytes     int64        `json:"body_budget_bytes"`
+	Flapping      []string     `json:"flapping"` // Nodes whose name two processes use
+	Models        []string     `json:"models"`
+	OldestWaitMS  int64        `json:"oldest_wait_ms"` // of the queued requests
+	WaitingRoutes int          `json:"waiting_routes"` // that requests wait for
+	Config        ConfigStatus `json:"config"`
 }
 
 // Node is an element of GET /admin/v1/nodes.
@@ -86,6 +117,8 @@ type Run struct {
 	ID         execution.RunID      `json:"id"`
 	RequestID  string               `json:"request_id"`
 	Key        state.KeyID          `json:"key"`
+	Principal  string               `json:"principal,omitempty"`
+	Route      string               `json:"route,omitempty"`
 	Operation  string               `json:"operation"`
 	Model      string               `json:"model"`
 	Stream     bool                 `json:"stream"`
@@ -106,33 +139,6 @@ type Run struct {
 	Reason     string               `json:"reason,omitempty"` // of the selection
 	Attempts   int                  `json:"attempts"`
 	Usage      *execution.Usage     `json:"usage,omitempty"`
-}
-
-// Key is an API key without its secret; with it (Key) in the answer to its creation only.
-type Key struct {
-	ID          state.KeyID `json:"id"`
-	Key         string      `json:"key,omitempty"`
-	Name        string      `json:"name"`
-	Principal   string      `json:"principal"`
-	Routes      []string    `json:"routes"`
-	RPM         int64       `json:"rpm"`
-	TPM         int64       `json:"tpm"`
-	Concurrency int64       `json:"concurrency"`
-	Created     time.Time   `json:"created"`
-	Expires     *time.Time  `json:"expires"`
-	Revoked     *time.Time  `json:"revoked"`
-	LastUsed    *time.Time  `json:"last_used"`
-}
-
-// NewKey is the body of POST /admin/v1/keys.
-type NewKey struct {
-	Name        string     `json:"name"`
-	Owner       string     `json:"owner"`
-	Routes      []string   `json:"routes"`
-	RPM         int64      `json:"rpm"`
-	TPM         int64      `json:"tpm"`
-	Concurrency int64      `json:"concurrency"`
-	Expires     *time.Time `json:"expires"`
 }
 
 // JoinToken is a join token without its secret; with it (Token) in the answer to its creation only.
@@ -159,14 +165,7 @@ func optional(t time.Time) *time.Time {
 	return &t
 }
 
-func keyView(k *state.Key) Key {
-	return Key{
-		ID: k.ID, Name: k.Name, Principal: k.Principal(), Routes: append([]string{}, k.Routes...),
-		RPM: k.RPM, TPM: k.TPM, Concurrency: k.Concurrency, Created: k.Created,
-		Expires: optional(k.Expires), Revoked: optional(k.RevokedAt), LastUsed: optional(k.LastUsed),
-	}
-}
-
-func joinTokenView(t *state.JoinToken) JoinToken {
+// JoinTokenView is a join token as this API shows it, without its secret.
+func JoinTokenView(t *state.JoinToken) JoinToken {
 	return JoinToken{ID: t.ID, Node: t.Node, Created: t.Created, Expires: optional(t.Expires), Revoked: optional(t.RevokedAt)}
 }

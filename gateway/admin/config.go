@@ -1,0 +1,66 @@
+package admin
+
+import (
+	_ "embed"
+	"errors"
+	"io"
+	"net/http"
+
+	"iop/gateway/route"
+)
+
+//go:embed openapi.yaml
+var openAPI []byte
+
+// document is the OpenAPI document of this API.
+func (a *api) document(w http.ResponseWriter, _ *http.Request) error {
+	header(w, yamlBody)
+	_, _ = w.Write(openAPI) // a client that is gone is no news
+	return nil
+}
+
+// configuration shows the routes in force and where they come from.
+func (a *api) configuration(*http.Request) (any, error) {
+	status, table := a.edge.Configuration()
+	return configurationOf(status, table), nil
+}
+
+func configurationOf(status ConfigStatus, table *route.Table) Configuration {
+	c := Configuration{ConfigStatus: status, AdvertisedModels: "refuse", Table: RouteConfigs(table)}
+	if table.ServesAdvertised() {
+		c.AdvertisedModels = "serve"
+	}
+	return c
+}
+
+// reloadConfig reads the file now. A file with a fault changes nothing.
+func (a *api) reloadConfig(r *http.Request) (any, error) {
+	err := a.edge.ReloadConfig()
+	switch _, faulty := errors.AsType[*route.ConfigError](err); {
+	case errors.Is(err, ErrNoConfig):
+		return nil, &failure{http.StatusConflict, "no_config_file", "", err.Error()}
+	case faulty:
+		return nil, err
+	case err != nil:
+		return nil, &failure{http.StatusUnprocessableEntity, "invalid_config", "", err.Error()}
+	}
+	status, table := a.edge.Configuration()
+	a.done(r, "reload config", "digest", status.Digest)
+	return configurationOf(status, table), nil
+}
+
+// checkConfig says what a file would do, and applies nothing.
+func (a *api) checkConfig(r *http.Request) (any, error) {
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, err
+		}
+		return nil, invalid("", "the body broke off")
+	}
+	table, err := route.Parse("iop.yaml", data)
+	if err != nil {
+		return nil, err
+	}
+	return configurationOf(ConfigStatus{Digest: table.Digest(), Routes: len(table.Routes())}, table), nil
+}

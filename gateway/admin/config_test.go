@@ -1,0 +1,58 @@
+package admin_test
+
+import (
+	"errors"
+	"testing"
+
+	"iop/gateway/admin"
+)
+
+const (
+	goodConfig = "routes:\n  - model: chat\n    targets: [{model: m}]\n"
+	badConfig  = "routes:\n  - model: chat\n    policy: bad\n"
+)
+
+func TestReload(t *testing.T) {
+	d := newDesk(t)
+	d.refused(409, "no_config_file", "", "POST", v1+"/config/reload", "")
+	var c admin.Configuration
+	d.must(&c, "GET", v1+"/config", "")
+	if c.Path != "" || c.AdvertisedModels != "serve" || len(c.Table) != 0 {
+		t.Errorf("without a file: %+v", c)
+	}
+	d.edge.file = goodConfig
+	d.must(&c, "POST", v1+"/config/reload", "")
+	if c.Path != "iop.yaml" || c.AdvertisedModels != "refuse" || len(c.Table) != 1 || c.Table[0].Name != "chat" || c.Digest == "" {
+		t.Errorf("with a file: %+v", c)
+	}
+	digest := c.Digest
+	d.edge.file = badConfig
+	refused := d.refused(422, "invalid_config", "", "POST", v1+"/config/reload", "")
+	if len(refused.Faults) != 1 || refused.Faults[0].Line != 3 || refused.Faults[0].Path == "" {
+		t.Errorf("told %+v", refused)
+	}
+	d.must(&c, "GET", v1+"/config", "")
+	if c.Digest != digest || len(c.Table) != 1 || c.Fault == nil || len(c.Fault.Faults) != 1 {
+		t.Errorf("after a bad file: %+v", c)
+	}
+	d.edge.unread = errors.New("open iop.yaml: permission denied")
+	if e := d.refused(422, "invalid_config", "", "POST", v1+"/config/reload", ""); e.Message != "open iop.yaml: permission denied" {
+		t.Errorf("told %q", e.Message)
+	}
+}
+
+func TestCheckAppliesNothing(t *testing.T) {
+	d := newDesk(t)
+	var c admin.Configuration
+	d.must(&c, "POST", v1+"/config/check", goodConfig, yaml)
+	if len(c.Table) != 1 || len(c.Table[0].Groups) != 1 || c.Routes != 1 {
+		t.Errorf("checked: %+v", c)
+	}
+	if e := d.refused(422, "invalid_config", "", "POST", v1+"/config/check", badConfig, yaml); len(e.Faults) != 1 {
+		t.Errorf("told %+v", e)
+	}
+	d.must(&c, "GET", v1+"/config", "")
+	if len(c.Table) != 0 || c.Fault != nil {
+		t.Errorf("it was applied: %+v", c)
+	}
+}

@@ -1,0 +1,180 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"iop/execution"
+	"iop/gateway/admin"
+	"iop/gateway/route"
+	"iop/state"
+)
+
+var began = time.Date(2026, 3, 31, 12, 0, 0, 0, time.UTC)
+
+// fakeEdge is an Edge with one Node, a route of each kind, a queue and three runs.
+type fakeEdge struct {
+	file string // what ReloadConfig reads; empty: no file
+
+	mu       sync.Mutex
+	table    *route.Table
+	fault    *admin.ConfigFault
+	unread   error // what ReloadConfig meets
+	flushed  int
+	flushErr error
+	ended    chan admin.Run // what Follow passes on
+}
+
+func newFakeEdge() *fakeEdge {
+	return &fakeEdge{table: route.Advertised(), ended: make(chan admin.Run, 1)}
+}
+
+func (e *fakeEdge) configStatus() admin.ConfigStatus {
+	c := admin.ConfigStatus{Digest: e.table.Digest(), Routes: len(e.table.Routes()), Fault: e.fault}
+	if e.file != "" {
+		c.Path, c.Loaded = "iop.yaml", &began
+	}
+	return c
+}
+
+func (e *fakeEdge) Status() admin.Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return admin.Status{
+		EdgeID: "edge-1", Version: "v1", Started: began, Listen: "127.0.0.1:1", Flapping: []string{}, Models: []string{"m"},
+		Queued: 2, OldestWaitMS: 1500, WaitingRoutes: 1, Config: e.configStatus(),
+	}
+}
+
+func (e *fakeEdge) Nodes() []admin.Node {
+	return []admin.Node{{
+		Node: "n1", State: "online", LastSeen: began, LastCause: "replaced",
+		Sessions: []admin.Session{{
+			Generation: 7, Current: true, State: "online", Remote: "192.0.2.1:1", JoinToken: "t", BootID: "b", Version: "v",
+			Labels: map[string]string{"site": "lab"}, Since: began, RTTMS: 1.5, OpenRuns: 1,
+			Providers: []admin.Provider{{ID: "p", Adapter: "openai", Health: "ok", Capacity: 4, InFlight: 1, Models: []string{"m"}}},
+		}},
+	}, {Node: "n2", State: "offline", LastSeen: began, Sessions: []admin.Session{}}}
+}
+
+func (e *fakeEdge) Routes() []admin.Route {
+	resting := began.Add(time.Second)
+	target := admin.Target{
+		Node: "n1", Generation: 7, Provider: "p", Model: "big", InService: true, Breaker: "half_open", RestingUntil: &resting,
+		InFlight: 1, Capacity: 4, Weight: 3, Loaded: true,
+	}
+	return []admin.Route{{
+		Name: "chat", Aliases: []string{"gpt"}, Policy: "weighted", Principals: []string{"team-*"}, Waiting: 2,
+		Groups: []admin.Group{{
+			When:    "full",
+			Selects: []admin.TargetSpec{{Node: "n*", Labels: map[string]string{"site": "lab"}, Provider: "p", Model: "big", Weight: 3}},
+			Targets: []admin.Target{target},
+		}},
+	}, {Name: "m", Aliases: []string{}, Advertised: true, Policy: "least_busy", Principals: []string{}, Groups: []admin.Group{}}}
+}
+
+func (e *fakeEdge) Queues() []admin.Queue {
+	return []admin.Queue{{
+		Route: "chat", Waiting: 2, Limit: 1024, OldestMS: 1500, IntervalMS: 200,
+		Principals: []admin.QueuedPrincipal{{Principal: "team-a", Waiting: 2, Weight: 3}},
+	}}
+}
+
+func (e *fakeEdge) Runs() []admin.Run {
+	base := admin.Run{Key: "k1", Principal: "team-a", Route: "chat", Operation: "chat.completions", Model: "gpt", Started: began, Phase: "queued"}
+	queued, active, ended := base, base, base
+	queued.ID, queued.State, queued.Key = "run_queued", "queued", "k2"
+	active.ID, active.State, active.Phase, active.Node, active.Generation, active.Provider, active.Reason =
+		"run_active", "active", "streaming", "n1", 7, "p", "weighted 1/4 of 2"
+	ended.ID, ended.State, ended.Phase, ended.Node, ended.Outcome, ended.Code, ended.Detail, ended.Status, ended.TTFBMS =
+		"run_ended", "ended", "streaming", "n1", "failed", "provider_error", "it broke", 502, 2.5
+	ended.Usage = &execution.Usage{Input: 3, Output: 4, Cached: 1, Reasoning: 2, Known: true, Estimated: true}
+	return []admin.Run{queued, active, ended}
+}
+
+func (e *fakeEdge) Follow(ctx context.Context, begin func([]admin.Run) error, each func(admin.Run) error) error {
+	if err := begin(e.Runs()); err != nil {
+		return err
+	}
+	for {
+		select {
+		case run, ok := <-e.ended:
+			if !ok {
+				return nil
+			}
+			if err := each(run); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (e *fakeEdge) CancelRun(id execution.RunID) admin.Cancelled {
+	switch id {
+	case "run_active", "run_queued":
+		return admin.RunCancelled
+	case "run_ended":
+		return admin.RunEnded
+	}
+	return admin.NoSuchRun
+}
+
+func (e *fakeEdge) DrainNode(node execution.NodeID) error  { return e.onNode(node) }
+func (e *fakeEdge) ResumeNode(node execution.NodeID) error { return e.onNode(node) }
+
+func (e *fakeEdge) onNode(node execution.NodeID) error {
+	if node != "n1" {
+		return errors.New("there is no such Node")
+	}
+	return nil
+}
+
+func (e *fakeEdge) CloseToken(state.JoinTokenID) int { return 1 }
+
+func (e *fakeEdge) KeyUse(keys []state.Key) []admin.KeyUse {
+	uses := make([]admin.KeyUse, len(keys))
+	for i := range keys {
+		uses[i].Running = 1
+		if limit := keys[i].RPM; limit > 0 {
+			uses[i].Requests = &admin.Window{Limit: limit, Remaining: limit - 1, ResetMS: 500}
+		}
+	}
+	return uses
+}
+
+func (e *fakeEdge) FlushUsage(context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.flushed++
+	return e.flushErr
+}
+
+func (e *fakeEdge) Configuration() (admin.ConfigStatus, *route.Table) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.configStatus(), e.table
+}
+
+func (e *fakeEdge) ReloadConfig() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.file == "" {
+		return admin.ErrNoConfig
+	}
+	if e.unread != nil {
+		return e.unread
+	}
+	table, err := route.Parse("iop.yaml", []byte(e.file))
+	if err != nil {
+		fault := admin.FaultOf(err)
+		fault.At = began
+		e.fault = &fault
+		return err
+	}
+	e.table, e.fault = table, nil
+	return nil
+}

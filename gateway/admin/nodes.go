@@ -1,0 +1,42 @@
+package admin
+
+import (
+	"net/http"
+
+	"iop/execution"
+)
+
+func (a *api) status(*http.Request) (any, error) { return a.edge.Status(), nil }
+
+func (a *api) nodes(*http.Request) (any, error) { return list[Node]{a.edge.Nodes()}, nil }
+
+func (a *api) oneNode(r *http.Request) (any, error) {
+	id := nodeID(r)
+	for _, node := range a.edge.Nodes() {
+		if node.Node == id {
+			return node, nil
+		}
+	}
+	return nil, &failure{http.StatusNotFound, "node_not_found", "node", "no Node of this name was ever connected to this process"}
+}
+
+func (a *api) drainNode(r *http.Request) (any, error) {
+	return a.onNode(r, "drain node", a.edge.DrainNode)
+}
+
+func (a *api) resumeNode(r *http.Request) (any, error) {
+	return a.onNode(r, "resume node", a.edge.ResumeNode)
+}
+
+func (a *api) onNode(r *http.Request, action string, do func(execution.NodeID) error) (any, error) {
+	node := nodeID(r)
+	if err := do(node); err != nil {
+		return nil, &failure{http.StatusNotFound, "node_not_found", "node", err.Error()}
+	}
+	a.done(r, action, "node", node)
+	return map[string]any{"node": node}, nil
+}
+
+func (a *api) liveRoutes(*http.Request) (any, error) { return list[Route]{a.edge.Routes()}, nil }
+
+func (a *api) queues(*http.Request) (any, error) { return list[Queue]{a.edge.Queues()}, nil }
