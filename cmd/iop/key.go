@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,197 +16,295 @@ import (
 	"iop/state"
 )
 
-// byCommand is who the state notes for a revocation without an Edge.
-const byCommand = "command"
+const keysPath = "/keys"
 
 func newKeyCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "key",
-		Short: "Make, list and revoke API keys",
-		Long: `Make, list and revoke API keys.
+		Short: "Make, list, show, change and revoke API keys",
+		Long: `Make, list, show, change and revoke API keys.
 
 These commands talk to the Edge's admin API; when no Edge runs they open its
 state themselves.`,
-		Example: "  iop key create --name alice\n  iop key list",
-	}, newKeyCreateCommand(), newKeyListCommand(), newKeyRevokeCommand())
+		Example: "  iop key create --name alice\n  iop key list\n  iop key update 0Ab3dE9z --rpm 120",
+	}, newKeyCreateCommand(), newKeyListCommand(), newKeyShowCommand(), newKeyUpdateCommand(), newKeyRevokeCommand())
 }
 
-// keyFlags are the flags of `iop key create`.
+// keyFlags are the flags of `iop key create` and `iop key update`.
 type keyFlags struct {
-	name, owner string
-	routes      []string
-	rpm, tpm    int64
-	concurrency int64
-	expires     time.Duration
+	name, owner   string
+	routes        []string
+	rpm, tpm      int64
+	concurrency   int64
+	monthlyTokens int64
+	weight        int
+	priority      int
+	expires       span
+}
+
+func (k *keyFlags) bind(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&k.name, "name", "", "what the key is for; required for a new one")
+	f.StringVar(&k.owner, "owner", "", "whose use it counts as; default: the key's own")
+	f.StringSliceVar(&k.routes, "routes", nil, "models that it may use, as globs; default: all")
+	f.Int64Var(&k.rpm, "rpm", 0, "requests a minute; 0: no limit")
+	f.Int64Var(&k.tpm, "tpm", 0, "tokens a minute; 0: no limit")
+	f.Int64Var(&k.concurrency, "concurrency", 0, "requests at once; 0: no limit")
+	f.Int64Var(&k.monthlyTokens, "monthly-tokens", 0, "tokens in a calendar month (UTC); 0: no limit")
+	f.IntVar(&k.weight, "weight", 1, "its owner's share of a queue, 1 to 1000: who has 2 gets twice as much as who has 1")
+	f.IntVar(&k.priority, "priority", 0, "-100 to 100: of its owner's own requests the higher go first")
+	f.Var(&k.expires, "expires", "how long from now it is valid, e.g. 30d; 0: for ever")
+}
+
+// until is when the key expires, nil for never.
+func (k *keyFlags) until() (*time.Time, error) {
+	if k.expires < 0 {
+		return nil, errors.New("--expires must not be negative, for example --expires 30d")
+	}
+	if k.expires == 0 {
+		return nil, nil
+	}
+	t := time.Now().Add(time.Duration(k.expires)).UTC()
+	return &t, nil
 }
 
 func newKeyCreateCommand() *cobra.Command {
 	var flags keyFlags
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make an API key; it is shown once",
 		Example: `  iop key create --name alice
-  iop key create --name ci --routes 'llama*,qwen*' --expires 720h --json`,
-		Args: exactly(),
+  iop key create --name ci --owner team-a --routes 'llama*,qwen*' --expires 30d --json
+  iop key create --name batch --rpm 600 --tpm 200000 --concurrency 8 --monthly-tokens 50000000`,
 	}
-	o := bindOperator(cmd)
-	out := bindSecretOut(cmd, "key")
-	f := cmd.Flags()
-	f.StringVar(&flags.name, "name", "", "what the key is for; required")
-	f.StringVar(&flags.owner, "owner", "", "whose use it counts as; default: the key's own")
-	f.StringSliceVar(&flags.routes, "routes", nil, "models that it may use, as globs; default: all")
-	f.Int64Var(&flags.rpm, "rpm", 0, "requests a minute; 0: no limit")
-	f.Int64Var(&flags.tpm, "tpm", 0, "tokens a minute; 0: no limit")
-	f.Int64Var(&flags.concurrency, "concurrency", 0, "requests at once; 0: no limit")
-	f.DurationVar(&flags.expires, "expires", 0, "how long it is valid, e.g. 720h; 0: for ever")
-	jsonFlag(cmd, &asJSON)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.load(); err != nil {
-			return err
-		}
-		spec, err := flags.spec(time.Now())
-		if err != nil {
-			return usageError{err}
-		}
-		if make, err := out.ready(); err != nil || !make {
-			return err
-		}
-		key, err := o.createKey(cmd.Context(), spec)
-		if err != nil {
-			return err
-		}
-		return out.deliver(cmd, asJSON, key, key.Key, fmt.Sprintf("API key %s for %q", key.ID, key.Name))
-	}
-	return cmd
+	flags.bind(cmd)
+	return creation[admin.NewKey, admin.Key]{
+		secret: "key", path: keysPath, body: flags.body, onState: createKey,
+		reveal: func(k *admin.Key) (secret, word string) { return k.Key, fmt.Sprintf("API key %s for %q", k.ID, k.Name) },
+	}.command(cmd)
 }
 
-func (f keyFlags) spec(now time.Time) (state.KeySpec, error) {
-	if f.name == "" {
-		return state.KeySpec{}, fmt.Errorf("--name is required, for example --name alice")
+func (k *keyFlags) body() (admin.NewKey, error) {
+	if k.name == "" {
+		return admin.NewKey{}, errors.New("--name is required, for example --name alice")
 	}
-	if f.expires < 0 {
-		return state.KeySpec{}, fmt.Errorf("--expires must not be negative, for example --expires 720h")
-	}
-	spec := state.KeySpec{
-		Name: f.name, Owner: f.owner, Routes: f.routes, RPM: f.rpm, TPM: f.tpm, Concurrency: f.concurrency,
-	}
-	if f.expires > 0 {
-		spec.Expires = now.Add(f.expires)
-	}
-	return spec, nil
+	expires, err := k.until()
+	return admin.NewKey{
+		Name: k.name, Owner: k.owner, Routes: k.routes, RPM: k.rpm, TPM: k.tpm, Concurrency: k.concurrency,
+		MonthlyTokens: k.monthlyTokens, Weight: k.weight, Priority: k.priority, Expires: expires,
+	}, err
 }
 
-func (o *operator) createKey(ctx context.Context, spec state.KeySpec) (key admin.Key, err error) {
-	err = o.reach(ctx, true, func() error {
-		body := admin.NewKey{
-			Name: spec.Name, Owner: spec.Owner, Routes: spec.Routes, RPM: spec.RPM, TPM: spec.TPM, Concurrency: spec.Concurrency,
-		}
-		if !spec.Expires.IsZero() {
-			body.Expires = &spec.Expires
-		}
-		return o.call(ctx, "POST", "/keys", body, &key)
-	}, func(store *state.Store) error {
-		made, secret, err := store.CreateKey(ctx, spec)
-		if err != nil {
-			return err
-		}
-		key = keyAnswer(&made)
-		key.Key = secret.Reveal()
-		return nil
-	})
-	return key, err
+func createKey(ctx context.Context, store *state.Store, body admin.NewKey) (admin.Key, error) {
+	made, secret, err := store.CreateKey(ctx, body.Spec())
+	if err != nil {
+		return admin.Key{}, err
+	}
+	key := admin.KeyView(&made)
+	key.Key = secret.Reveal()
+	return key, nil
 }
 
 func newKeyListCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List the API keys, without their secrets",
-		Example: "  iop key list --json",
-		Args:    exactly(),
-	}
-	o := bindOperator(cmd)
-	jsonFlag(cmd, &asJSON)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.load(); err != nil {
-			return err
+	return inventory[admin.Key]{
+		path: keysPath,
+		onState: func(ctx context.Context, store *state.Store) ([]admin.Key, error) {
+			keys, err := store.Keys(ctx)
+			views := make([]admin.Key, len(keys))
+			for i := range keys {
+				views[i] = admin.KeyView(&keys[i])
+			}
+			return views, err
+		},
+		header: "ID NAME PRINCIPAL ROUTES LIMITS AGE USED STATE",
+		row: func(k *admin.Key) []string {
+			return []string{
+				string(k.ID), k.Name, k.Principal, strings.Join(k.Routes, ","), limitsOf(k), ago(&k.Created), ago(k.LastUsed),
+				validity(k.Expires, k.Revoked),
+			}
+		},
+	}.command(&cobra.Command{
+		Use: "list", Short: "List the API keys and their limits, without their secrets", Example: "  iop key list --json",
+	})
+}
+
+// limitsOf is a key's limits in a word, and what sets it apart in a queue; empty if there is nothing to say.
+func limitsOf(k *admin.Key) string {
+	var words []string
+	for _, limit := range []struct {
+		value int64
+		unit  string
+	}{{k.RPM, "/min"}, {k.TPM, " tok/min"}, {k.Concurrency, " at once"}, {k.MonthlyTokens, " tok/month"}} {
+		if limit.value != 0 {
+			words = append(words, strconv.FormatInt(limit.value, 10)+limit.unit)
 		}
-		keys, err := o.keys(cmd.Context())
+	}
+	if k.Weight > 1 {
+		words = append(words, fmt.Sprintf("weight %d", k.Weight))
+	}
+	if k.Priority != 0 {
+		words = append(words, fmt.Sprintf("priority %d", k.Priority))
+	}
+	return strings.Join(words, ", ")
+}
+
+func newKeyShowCommand() *cobra.Command {
+	return oneKeyCommand(&cobra.Command{
+		Use: "show ID", Short: "Show an API key, its limits and what of them is used now", Example: "  iop key show 0Ab3dE9z",
+	}, func(*cobra.Command) (keyCall, error) {
+		return keyCall{method: "GET", onState: func(ctx context.Context, store *state.Store, id state.KeyID) (state.Key, error) {
+			return store.Key(ctx, id)
+		}}, nil
+	})
+}
+
+func newKeyUpdateCommand() *cobra.Command {
+	var flags keyFlags
+	cmd := &cobra.Command{
+		Use:   "update ID",
+		Short: "Change an API key's name, owner, models, limits or end",
+		Long: `Change an API key's name, owner, models, limits or end. What no flag names stays
+as it is. It counts from the key's next request on.`,
+		Example: `  iop key update 0Ab3dE9z --rpm 120 --priority 5
+  iop key update 0Ab3dE9z --routes '' --expires 0`,
+	}
+	flags.bind(cmd)
+	return oneKeyCommand(cmd, func(cmd *cobra.Command) (keyCall, error) {
+		change, err := flags.change(cmd)
+		return keyCall{method: "PATCH", body: change, onState: func(ctx context.Context, store *state.Store, id state.KeyID) (state.Key, error) {
+			return store.UpdateKey(ctx, id, change.Change())
+		}}, err
+	})
+}
+
+// change is what the flags that were given say.
+func (k *keyFlags) change(cmd *cobra.Command) (*admin.KeyChange, error) {
+	change := &admin.KeyChange{}
+	any := false
+	given := func(flag string) bool {
+		changed := cmd.Flags().Changed(flag)
+		any = any || changed
+		return changed
+	}
+	set(given("name"), &change.Name, &k.name)
+	set(given("owner"), &change.Owner, &k.owner)
+	set(given("routes"), &change.Routes, &k.routes)
+	set(given("rpm"), &change.RPM, &k.rpm)
+	set(given("tpm"), &change.TPM, &k.tpm)
+	set(given("concurrency"), &change.Concurrency, &k.concurrency)
+	set(given("monthly-tokens"), &change.MonthlyTokens, &k.monthlyTokens)
+	set(given("weight"), &change.Weight, &k.weight)
+	set(given("priority"), &change.Priority, &k.priority)
+	if given("expires") {
+		expires, err := k.until()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if asJSON {
-			return printJSON(cmd.OutOrStdout(), listing[admin.Key]{keys})
+		change.Expires.Given = true
+		if expires != nil {
+			change.Expires.Time = *expires
 		}
-		var rows [][]string
-		for _, k := range keys {
-			rows = append(rows, []string{
-				string(k.ID), k.Name, k.Principal, strings.Join(k.Routes, ","), ago(&k.Created), ago(k.LastUsed), validity(k.Expires, k.Revoked),
-			})
-		}
-		return printTable(cmd.OutOrStdout(), "ID NAME PRINCIPAL ROUTES AGE USED STATE", rows)
 	}
-	return cmd
+	if !any {
+		return nil, errors.New("nothing is to be changed; for example --rpm 120")
+	}
+	return change, nil
 }
 
-func (o *operator) keys(ctx context.Context) ([]admin.Key, error) {
-	list := listing[admin.Key]{Data: []admin.Key{}}
-	err := o.reach(ctx, false, func() error {
-		return o.call(ctx, "GET", "/keys", nil, &list)
-	}, func(store *state.Store) error {
-		keys, err := store.Keys(ctx)
-		for i := range keys {
-			list.Data = append(list.Data, keyAnswer(&keys[i]))
-		}
-		return err
-	})
-	return list.Data, err
+func set[T any](given bool, field **T, value *T) {
+	if given {
+		*field = value
+	}
 }
 
-func newKeyRevokeCommand() *cobra.Command {
-	return newRevokeCommand("key", "Revoke an API key: from now on it is refused", "/keys/", func(ctx context.Context, store *state.Store, id string) error {
-		return store.RevokeKey(ctx, state.KeyID(id), byCommand)
-	})
+// keyCall is what a command asks about one key: of the admin API, or of the state where no Edge runs.
+type keyCall struct {
+	method  string
+	body    any // nil: none
+	onState func(context.Context, *state.Store, state.KeyID) (state.Key, error)
 }
 
-// newRevokeCommand makes the command that revokes a key or a join token by its id.
-func newRevokeCommand(kind, short, path string, revoke func(context.Context, *state.Store, string) error) *cobra.Command {
+// oneKeyCommand completes a command about one key, which it then prints. prepare's error is wrong use.
+func oneKeyCommand(cmd *cobra.Command, prepare func(*cobra.Command) (keyCall, error)) *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "revoke ID",
-		Short:   short,
-		Example: fmt.Sprintf("  iop %s revoke 0Ab3dE9z", kind),
-		Args:    exactly("the ID"),
-	}
 	o := bindOperator(cmd)
 	jsonFlag(cmd, &asJSON)
+	cmd.Args = exactly("the ID")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.load(); err != nil {
 			return err
 		}
 		id := args[0]
-		var answer any = map[string]any{"id": id}
-		err := o.reach(cmd.Context(), false, func() error {
-			return o.call(cmd.Context(), "POST", path+url.PathEscape(id)+"/revoke", nil, &answer)
+		ask, err := prepare(cmd)
+		if err != nil {
+			return usageError{err}
+		}
+		ctx := cmd.Context()
+		var key admin.Key
+		err = o.reach(ctx, false, func() error {
+			return o.call(ctx, ask.method, keysPath+"/"+url.PathEscape(id), ask.body, &key)
 		}, func(store *state.Store) error {
-			return revoke(cmd.Context(), store, id)
+			got, err := ask.onState(ctx, store, state.KeyID(id))
+			key = admin.KeyView(&got)
+			return err
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", id, err)
 		}
 		if asJSON {
-			return printJSON(cmd.OutOrStdout(), answer)
+			return printJSON(cmd.OutOrStdout(), key)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is revoked\n", id)
-		return err
+		return printKey(cmd.OutOrStdout(), &key)
 	}
 	return cmd
 }
 
-// listing is how several of a kind are answered.
-type listing[T any] struct {
-	Data []T `json:"data"`
+func printKey(w io.Writer, k *admin.Key) error {
+	use := k.Use
+	if use == nil {
+		use = &admin.KeyUse{}
+	}
+	limit := func(n int64, rest string) string {
+		if n == 0 {
+			return "no limit"
+		}
+		return strconv.FormatInt(n, 10) + rest
+	}
+	window := func(w *admin.Window) string {
+		if w == nil {
+			return ""
+		}
+		return fmt.Sprintf(", %d left now, all of it in %s", w.Remaining, brief(time.Duration(w.ResetMS)*time.Millisecond))
+	}
+	running, month := "", ""
+	if k.Use != nil {
+		running, month = fmt.Sprintf(", %d running", use.Running), fmt.Sprintf(", %d used", use.MonthTokens)
+	}
+	routes := strings.Join(k.Routes, ", ")
+	if routes == "" {
+		routes = "all"
+	}
+	for _, line := range [][2]string{
+		{"id", string(k.ID)}, {"name", k.Name}, {"principal", k.Principal}, {"state", validity(k.Expires, k.Revoked)},
+		{"routes", routes},
+		{"requests", limit(k.RPM, " a minute"+window(use.Requests))},
+		{"tokens", limit(k.TPM, " a minute"+window(use.Tokens))},
+		{"at once", limit(k.Concurrency, running)},
+		{"month", limit(k.MonthlyTokens, " tokens"+month)},
+		{"weight", strconv.Itoa(k.Weight)}, {"priority", strconv.Itoa(k.Priority)},
+		{"created", k.Created.Local().Format(time.DateTime)},
+	} {
+		if _, err := fmt.Fprintf(w, "%-10s %s\n", line[0], onTerminal(line[1])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newKeyRevokeCommand() *cobra.Command {
+	return newRevokeCommand("key", "Revoke an API key: from now on it is refused", keysPath, func(ctx context.Context, store *state.Store, id string) error {
+		return store.RevokeKey(ctx, state.KeyID(id), byCommand)
+	})
 }
 
 // validity says whether a key or a token may still be used.
@@ -217,21 +318,4 @@ func validity(expires, revoked *time.Time) string {
 		return "expired"
 	}
 	return "valid for " + brief(time.Until(*expires))
-}
-
-// keyAnswer is a key as the admin API shows it.
-func keyAnswer(k *state.Key) admin.Key {
-	return admin.Key{
-		ID: k.ID, Name: k.Name, Principal: k.Principal(), Routes: append([]string{}, k.Routes...),
-		RPM: k.RPM, TPM: k.TPM, Concurrency: k.Concurrency, Created: k.Created,
-		Expires: optional(k.Expires), Revoked: optional(k.RevokedAt), LastUsed: optional(k.LastUsed),
-	}
-}
-
-// optional is t, or nil for never.
-func optional(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	"iop/state"
+)
+
+// byCommand is who the state notes for a revocation without an Edge.
+const byCommand = "command"
+
+// listing is how several of a kind are answered.
+type listing[T any] struct {
+	Data []T `json:"data"`
+}
+
+// creation is what the commands that make a secret have in common: B is the body of the request, T the answer.
+type creation[B, T any] struct {
+	secret  string            // what it is called in help: "key"
+	path    string            // of the admin API
+	body    func() (B, error) // from the flags; an error is wrong use
+	onState func(context.Context, *state.Store, B) (T, error)
+	reveal  func(*T) (secret, word string) // the secret, and what it is for
+}
+
+// command completes cmd, which has its names and its own flags, and must not have been run.
+func (c creation[B, T]) command(cmd *cobra.Command) *cobra.Command {
+	var asJSON bool
+	o := bindOperator(cmd)
+	out := bindSecretOut(cmd, c.secret)
+	jsonFlag(cmd, &asJSON)
+	cmd.Args = exactly()
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		body, err := c.body()
+		if err != nil {
+			return usageError{err}
+		}
+		if make, err := out.ready(); err != nil || !make {
+			return err
+		}
+		ctx := cmd.Context()
+		var made T
+		err = o.reach(ctx, true, func() error {
+			return o.call(ctx, "POST", c.path, body, &made)
+		}, func(store *state.Store) (err error) {
+			made, err = c.onState(ctx, store, body)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		secret, word := c.reveal(&made)
+		return out.deliver(cmd, asJSON, made, secret, word)
+	}
+	return cmd
+}
+
+// inventory is what the commands that list keys and tokens have in common.
+type inventory[T any] struct {
+	path    string // of the admin API
+	onState func(context.Context, *state.Store) ([]T, error)
+	header  string
+	row     func(*T) []string
+}
+
+// command completes cmd, which has its names.
+func (l inventory[T]) command(cmd *cobra.Command) *cobra.Command {
+	var asJSON bool
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.Args = exactly()
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		list := listing[T]{Data: []T{}}
+		err := o.reach(ctx, false, func() error {
+			return o.call(ctx, "GET", l.path, nil, &list)
+		}, func(store *state.Store) error {
+			data, err := l.onState(ctx, store)
+			list.Data = append(list.Data, data...)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), list)
+		}
+		var rows [][]string
+		for i := range list.Data {
+			rows = append(rows, l.row(&list.Data[i]))
+		}
+		return printTable(cmd.OutOrStdout(), l.header, rows)
+	}
+	return cmd
+}
+
+// newRevokeCommand makes the command that revokes a key or a join token by its id.
+func newRevokeCommand(kind, short, path string, revoke func(context.Context, *state.Store, string) error) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "revoke ID",
+		Short:   short,
+		Example: fmt.Sprintf("  iop %s revoke 0Ab3dE9z", kind),
+		Args:    exactly("the ID"),
+	}
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		id := args[0]
+		var answer any = map[string]any{"id": id}
+		err := o.reach(cmd.Context(), false, func() error {
+			return o.call(cmd.Context(), "POST", path+"/"+url.PathEscape(id)+"/revoke", nil, &answer)
+		}, func(store *state.Store) error {
+			return revoke(cmd.Context(), store, id)
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", id, err)
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), answer)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is revoked\n", id)
+		return err
+	}
+	return cmd
+}
