@@ -31,6 +31,7 @@ type devSettings struct {
 	Listen      string   `env:"LISTEN" help:"address of the public API; port 0 takes a free one" example:"127.0.0.1:8480"`
 	AdminListen string   `env:"ADMIN_LISTEN" help:"address of the admin API and of /metrics" example:"127.0.0.1:8481"`
 	Providers   specList `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b]; repeatable; without any, local ones are looked for, and without a finding the simulator is started" example:"ollama=http://127.0.0.1:11434"`
+	Config      string   `env:"CONFIG" help:"file of routes, read again when it changes; default: each model on offer is a route" example:"iop.yaml"`
 	Log         string   `env:"LOG" help:"log level: debug, info, warn or error; info shows each request" example:"info"`
 }
 
@@ -57,6 +58,7 @@ It offers the inference servers that it finds on this machine, or those given
 with --provider; where there is none it starts a simulator. State is in memory:
 the key that it prints is gone when it ends. Ctrl-C ends it.`,
 		Example: `  iop dev
+  iop dev --config iop.yaml
   iop dev --provider vllm=http://127.0.0.1:8000 --provider gpu1:llamacpp=http://127.0.0.1:8081,capacity=4`,
 		Args: exactly(),
 	}
@@ -170,7 +172,7 @@ func (d *development) prepare(ctx context.Context, store *state.Store) error {
 
 func (d *development) newEdge(config devSettings, store *state.Store) error {
 	edge, err := gateway.New(gateway.Config{
-		Store: store, Listen: config.Listen, AdminListen: config.AdminListen, DrainTimeout: devDrain, Logger: d.log,
+		Store: store, Listen: config.Listen, AdminListen: config.AdminListen, DrainTimeout: devDrain, Config: config.Config, Logger: d.log,
 	})
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%w; end what uses it, or choose other addresses with --listen and --admin-listen", err)

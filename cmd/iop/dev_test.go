@@ -55,6 +55,21 @@ func TestDevWithProvider(t *testing.T) {
 	}
 }
 
+// TestDevWithRoutes: a file says what model names mean here too.
+func TestDevWithRoutes(t *testing.T) {
+	server := startSim(t)
+	path := writeFile(t, "iop.yaml", "routes:\n  - model: chat\n    aliases: [gpt-4o]\n    targets: [{model: sim-small}]\n")
+	_, ready := beginDev(t, "--provider", "mine="+server.URL(), "--config", path)
+	if !slices.Equal(ready.Models, []string{"chat", "gpt-4o"}) {
+		t.Errorf("models %q", ready.Models)
+	}
+	streamed(t, chat(t, ready.BaseURL, ready.APIKey, "gpt-4o", "tokens=5"))
+	status, stdout, stderr := execute(t, "routes", "--admin-url", ready.AdminURL, "--admin-token", ready.AdminToken)
+	if status != exitOK || !strings.Contains(stdout, "sim-small") || !strings.Contains(stdout, "chat") {
+		t.Errorf("routes: status %d, %s%s", status, stdout, stderr)
+	}
+}
+
 // TestDevByItself: with nothing given, it finds something or starts the simulator; there is a model either way.
 func TestDevByItself(t *testing.T) {
 	c, ready := beginDev(t)

@@ -2,14 +2,19 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"iop/gateway"
+	"iop/gateway/route"
 	"iop/state"
 )
 
@@ -18,30 +23,36 @@ const defaultState = "sqlite://iop-data/iop.db"
 
 // edgeSettings are the settings of `iop edge`, with the prefix IOP_EDGE_.
 type edgeSettings struct {
-	Listen       string        `env:"LISTEN" help:"address of the public API and of the tunnel" example:":8480"`
-	AdminListen  string        `env:"ADMIN_LISTEN" help:"address of the admin API and of /metrics" example:"127.0.0.1:8481"`
-	Mode         string        `env:"MODE" help:"how Nodes prove who they are: token" example:"token"`
-	State        string        `env:"STATE" help:"where state is kept" example:"sqlite:///var/lib/iop/iop.db"`
-	TLSCert      string        `env:"TLS_CERT" help:"PEM file with the certificate of the public listener, and its chain" example:"/etc/iop/tls.crt"`
-	TLSKey       string        `env:"TLS_KEY" help:"PEM file with its key" example:"/etc/iop/tls.key"`
-	Auth         string        `env:"AUTH" help:"who may call: keys (who has an API key), none (anyone; on a loopback address only)" example:"keys"`
-	ID           string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one" example:"edge-1"`
-	Log          string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
-	MaxBody      int64         `env:"MAX_BODY" help:"largest request body in bytes" example:"67108864"`
-	BodyBudget   int64         `env:"BODY_BUDGET" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912"`
-	QueueLimit   int           `env:"QUEUE_LIMIT" help:"requests that wait for one model; 0: the default" example:"1000"`
-	QueueTimeout time.Duration `env:"QUEUE_TIMEOUT" help:"how long a request may wait for a Node; 0: as long as the request may take" example:"2m"`
-	TotalTimeout time.Duration `env:"TOTAL_TIMEOUT" help:"how long a request may take in all" example:"30m"`
-	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" help:"how long requests may still take when the Edge stops" example:"30s"`
+	Listen         string        `env:"LISTEN" help:"address of the public API and of the tunnel" example:":8480"`
+	AdminListen    string        `env:"ADMIN_LISTEN" help:"address of the admin API and of /metrics" example:"127.0.0.1:8481"`
+	Mode           string        `env:"MODE" help:"how Nodes prove who they are: token" example:"token"`
+	State          string        `env:"STATE" help:"where state is kept" example:"sqlite:///var/lib/iop/iop.db"`
+	TLSCert        string        `env:"TLS_CERT" help:"PEM file with the certificate of the public listener, and its chain" example:"/etc/iop/tls.crt"`
+	TLSKey         string        `env:"TLS_KEY" help:"PEM file with its key" example:"/etc/iop/tls.key"`
+	Auth           string        `env:"AUTH" help:"who may call: keys (who has an API key), none (anyone; on a loopback address only)" example:"keys"`
+	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one" example:"edge-1"`
+	Log            string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
+	MaxBody        int64         `env:"MAX_BODY" help:"largest request body in bytes" example:"67108864"`
+	BodyBudget     int64         `env:"BODY_BUDGET" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912"`
+	QueueLimit     int           `env:"QUEUE_LIMIT" help:"requests that wait for one model; 0: the default" example:"1000"`
+	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" help:"how long a request may wait for a Node; 0: as long as the request may take" example:"2m"`
+	TotalTimeout   time.Duration `env:"TOTAL_TIMEOUT" help:"how long a request may take in all" example:"30m"`
+	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" help:"how long requests may still take when the Edge stops" example:"30s"`
+	Config         string        `env:"CONFIG" help:"file of routes, read again when it changes and at SIGHUP; default: each model that a Node offers is a route" example:"/etc/iop/iop.yaml"`
+	UsageRetention span          `env:"USAGE_RETENTION" help:"how long the record of each run is kept; 0d: for ever" example:"90d"`
 }
 
 const edgePrefix = "IOP_EDGE_"
+
+// defaultUsageRetention lets a bill for the last month be questioned for two more.
+const defaultUsageRetention = span(90 * day)
 
 func newEdgeSettings() edgeSettings {
 	return edgeSettings{
 		Listen: ":8480", AdminListen: "127.0.0.1:8481", Mode: "token", State: defaultState, Auth: gateway.AuthKeys, Log: "info",
 		MaxBody: gateway.DefaultMaxBodyBytes, BodyBudget: gateway.DefaultBodyBudget,
 		TotalTimeout: gateway.DefaultTotalTimeout, DrainTimeout: gateway.DefaultDrainTimeout,
+		UsageRetention: defaultUsageRetention,
 	}
 }
 
@@ -54,17 +65,26 @@ func newEdgeCommand() *cobra.Command {
 
 The state directory is made at the first start, with the admin token in it. At
 the first SIGTERM or Ctrl-C the Edge takes no new requests, lets the open ones
-finish, and ends; at the second it ends at once.`,
+finish, and ends; at the second it ends at once.
+
+With --config, a file says what each model name means. It is read again when it
+changes and at SIGHUP; a file with a fault changes nothing, and the log says
+why. --check-config looks for faults and starts nothing.`,
 		Example: `  iop edge
+  iop edge --config iop.yaml --check-config
   iop edge --listen :443 --tls-cert tls.crt --tls-key tls.key --state sqlite:///var/lib/iop/iop.db`,
 		Args: exactly(),
 	}
 	s := bindSettings(cmd, edgePrefix, &config, nil)
+	checkOnly := cmd.Flags().Bool("check-config", false, "say whether the file of --config has faults, and end; nothing is opened or started")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := config.load(s); err != nil {
 			return err
 		}
 		s.warnUnknown(cmd)
+		if *checkOnly {
+			return config.check(cmd, s)
+		}
 		logger, flush := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
 		defer flush()
 		return config.run(cmd.Context(), logger)
@@ -110,6 +130,7 @@ func (c *edgeSettings) checkLimits(s *settings) error {
 	}{
 		{"MAX_BODY", c.MaxBody, 1}, {"BODY_BUDGET", c.BodyBudget, c.MaxBody}, {"QUEUE_LIMIT", int64(c.QueueLimit), 0},
 		{"QUEUE_TIMEOUT", int64(c.QueueTimeout), 0}, {"TOTAL_TIMEOUT", int64(c.TotalTimeout), 1}, {"DRAIN_TIMEOUT", int64(c.DrainTimeout), 0},
+		{"USAGE_RETENTION", int64(c.UsageRetention), 0},
 	} {
 		switch {
 		case limit.value >= limit.least:
@@ -125,6 +146,21 @@ func (c *edgeSettings) checkLimits(s *settings) error {
 func listensOnLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && isLoopback(host)
+}
+
+// check looks for faults in the file of routes: the fault, or all of them, a line each, go to standard error as an
+// editor reads them.
+func (c *edgeSettings) check(cmd *cobra.Command, s *settings) error {
+	if c.Config == "" {
+		return s.fault("CONFIG", "is what --check-config looks at, and is not given")
+	}
+	table, err := route.Load(c.Config)
+	if err != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), err)
+		return errTold
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, ok\n", c.Config, counted(len(table.Routes()), "route"))
+	return err
 }
 
 // run serves until ctx ends.
@@ -146,8 +182,31 @@ func (c *edgeSettings) run(ctx context.Context, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	defer c.reloadOnHangup(edge, logger)() // before anybody is told that it runs: an unheeded SIGHUP ends the process
 	logger.Info("listening", "public", edge.Addr().String(), "tls", c.TLSCert != "", "admin", edge.AdminAddr().String())
 	return edge.Run(ctx)
+}
+
+// reloadOnHangup reads the file of routes again at each SIGHUP, until what it returns is called.
+func (c *edgeSettings) reloadOnHangup(edge *gateway.Server, logger *slog.Logger) (stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range hangups {
+			if c.Config == "" {
+				logger.Warn("SIGHUP: the Edge was started without a file of routes, so there is nothing to read again")
+			} else if err := edge.Reload(); err != nil {
+				logger.Error("SIGHUP: the former routes stay in force", "file", c.Config, "error", err)
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+		<-done
+	}
 }
 
 func (c *edgeSettings) gateway(store *state.Store, logger *slog.Logger) gateway.Config {
@@ -155,6 +214,7 @@ func (c *edgeSettings) gateway(store *state.Store, logger *slog.Logger) gateway.
 		Store: store, Listen: c.Listen, AdminListen: c.AdminListen, EdgeID: c.ID, Auth: c.Auth,
 		TLSCert: c.TLSCert, TLSKey: c.TLSKey, MaxBodyBytes: c.MaxBody, BodyBudget: c.BodyBudget,
 		QueueLimit: c.QueueLimit, QueueTimeout: c.QueueTimeout, TotalTimeout: c.TotalTimeout, DrainTimeout: c.DrainTimeout,
+		Config: c.Config, UsageRetention: time.Duration(c.UsageRetention),
 		Logger: logger,
 	}
 }

@@ -29,6 +29,9 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// errTold ends the process with exitFailed where the command has written on standard error itself what is wrong.
+var errTold = errors.New("told already")
+
 func main() {
 	log.SetOutput(withoutAnswers{os.Stderr})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -57,6 +60,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
+	}
+	if errors.Is(err, errTold) {
+		return exitFailed
 	}
 	fmt.Fprintln(stderr, "iop:", err)
 	if _, ok := errors.AsType[usageError](err); ok {

@@ -55,6 +55,18 @@ func TestVersionJSON(t *testing.T) {
 	}
 }
 
+func TestVersionLine(t *testing.T) {
+	for want, info := range map[string]buildInfo{
+		"iop (devel) (no revision recorded) go1 a/b":                       {Version: "(devel)", Go: "go1", Platform: "a/b"},
+		"iop v1 (0123456789ab, 2026-01-02T03:04:05Z) go1 a/b":              {Version: "v1", Revision: "0123456789abcdef", Time: "2026-01-02T03:04:05Z", Go: "go1", Platform: "a/b"},
+		"iop v1 (0123456789ab with changes, 2026-01-02T03:04:05Z) go1 a/b": {Version: "v1", Revision: "0123456789abcdef", Time: "2026-01-02T03:04:05Z", Modified: true, Go: "go1", Platform: "a/b"},
+	} {
+		if got := info.line(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestEveryCommandIsExplained: each command has a line of help, and an example that begins with its own name.
 func TestEveryCommandIsExplained(t *testing.T) {
 	var visit func(cmd *cobra.Command)

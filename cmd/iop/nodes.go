@@ -12,33 +12,11 @@ import (
 )
 
 func newNodesCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return newViewCommand(&cobra.Command{
 		Use:     "nodes",
 		Short:   "List the Nodes that are connected or were, with their providers",
 		Example: "  iop nodes\n  iop nodes --json",
-		Args:    exactly(),
-	}
-	o := bindOperator(cmd)
-	jsonFlag(cmd, &asJSON)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.load(); err != nil {
-			return err
-		}
-		list := listing[admin.Node]{Data: []admin.Node{}}
-		if err := o.call(cmd.Context(), "GET", "/nodes", nil, &list); err != nil {
-			return err
-		}
-		if asJSON {
-			return printJSON(cmd.OutOrStdout(), list)
-		}
-		var rows [][]string
-		for i := range list.Data {
-			rows = append(rows, nodeRows(&list.Data[i])...)
-		}
-		return printTable(cmd.OutOrStdout(), "NODE STATE GEN SINCE RTT PROVIDER ADAPTER HEALTH LOAD MODELS", rows)
-	}
-	return cmd
+	}, "/nodes", "NODE STATE GEN SINCE RTT PROVIDER ADAPTER HEALTH LOAD MODELS", nodeRows)
 }
 
 // nodeRows are a Node's lines: one for each provider of each session, at least one.

@@ -28,9 +28,9 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-func (s *site) startEdge() {
+func (s *site) startEdge(flags ...string) {
 	s.t.Helper()
-	s.edge = begin(s.t, "edge", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--drain-timeout", "1s")
+	s.edge = begin(s.t, append([]string{"edge", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--drain-timeout", "1s"}, flags...)...)
 	var line struct{ Public, Admin string }
 	s.edge.object(`"listening"`, &line)
 	s.url = "http://" + line.Public
@@ -100,6 +100,7 @@ func TestOperator(t *testing.T) {
 	if out := s.must("status"); !strings.Contains(out, "1 online") || !strings.Contains(out, "sim-small") {
 		t.Errorf("status:\n%s", out)
 	}
+	s.looksAround(key)
 	s.cancelOne(key.Key)
 	s.drainAndResume()
 
@@ -118,6 +119,45 @@ func TestOperator(t *testing.T) {
 	}
 	s.must("join-token", "revoke", string(tokens.Data[0].ID))
 	eventually(t, "n1 is offline", func() bool { return s.node("n1").State == "offline" })
+}
+
+// looksAround asks for what the one run that has ended left behind.
+func (s *site) looksAround(key admin.Key) {
+	t := s.t
+	t.Helper()
+	if out := s.must("routes"); !strings.Contains(out, "sim-small") || !strings.Contains(out, "in service") || !strings.Contains(out, "0/") {
+		t.Errorf("routes:\n%s", out)
+	}
+	var routes listing[admin.Route]
+	s.ask(&routes, "routes")
+	if len(routes.Data) == 0 || !routes.Data[0].Advertised || len(routes.Data[0].Groups) != 1 || routes.Data[0].Groups[0].Targets[0].Node != "n1" {
+		t.Errorf("routes %+v", routes)
+	}
+	var queue listing[admin.Queue]
+	if s.ask(&queue, "queue"); len(queue.Data) != 0 {
+		t.Errorf("queue %+v", queue)
+	}
+	var usage admin.Usage
+	s.ask(&usage, "usage", "--by", "key,route,node,outcome", "--since", "1d")
+	if len(usage.Data) != 1 || usage.Data[0].Key != string(key.ID) || usage.Data[0].Route != "sim-small" || usage.Data[0].Node != "n1" ||
+		usage.Data[0].Outcome != "completed" || usage.Data[0].Output != 5 || usage.Data[0].Runs != 1 {
+		t.Errorf("usage %+v", usage)
+	}
+	if out := s.must("usage", "--by", "model"); !strings.Contains(out, "sim-small") || !strings.Contains(out, "total") {
+		t.Errorf("usage:\n%s", out)
+	}
+	if rows := strings.Split(s.must("usage", "--records", "--csv"), "\r\n"); len(rows) != 3 || !strings.Contains(rows[1], ",sim-small,chat.completions,n1,") {
+		t.Errorf("records %q", rows)
+	}
+	var runs listing[admin.Run]
+	s.ask(&runs, "runs", "--key", string(key.ID), "--run-state", "ended")
+	if len(runs.Data) != 1 || runs.Data[0].Route != "sim-small" || runs.Data[0].Reason == "" {
+		t.Fatalf("runs %+v", runs)
+	}
+	status, _, stderr := execute(t, "cancel", string(runs.Data[0].ID))
+	if status != exitFailed || !strings.Contains(stderr, "has ended already") {
+		t.Errorf("cancel of an ended run: status %d, %q", status, stderr)
+	}
 }
 
 // cancelOne cancels a run through the commands, and sees it end in the list.

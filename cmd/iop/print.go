@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -72,4 +73,53 @@ func brief(d time.Duration) string {
 		return fmt.Sprintf("%dh", int(d.Hours()))
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// counted is a number with its noun, whose plural takes an s.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// printNumbers writes rows under a header, in columns: the first few are text, the others numbers, which stand flush
+// right. The last row is a sum, below a rule.
+func printNumbers(w io.Writer, header []string, text int, rows [][]string) error {
+	widths := make([]int, len(header))
+	for _, row := range append([][]string{header}, rows...) {
+		for i := range row {
+			row[i] = cmp.Or(onTerminal(row[i]), "-")
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	line := func(row []string) error {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			gap := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if cells[i] = cell + gap; i >= text {
+				cells[i] = gap + cell
+			}
+		}
+		_, err := fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "  "), " "))
+		return err
+	}
+	if err := line(header); err != nil {
+		return err
+	}
+	rule := make([]string, len(header))
+	for i := range rule {
+		rule[i] = strings.Repeat("-", widths[i])
+	}
+	for i, row := range rows {
+		if i == len(rows)-1 {
+			if err := line(rule); err != nil {
+				return err
+			}
+		}
+		if err := line(row); err != nil {
+			return err
+		}
+	}
+	return nil
 }

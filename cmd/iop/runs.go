@@ -17,31 +17,32 @@ import (
 
 func newRunsCommand() *cobra.Command {
 	var follow, asJSON bool
-	var limit int
+	var query runQuery
 	cmd := &cobra.Command{
 		Use:   "runs",
 		Short: "List the runs under way and the last ones that ended; --follow shows them as they end",
 		Example: `  iop runs --limit 20
+  iop runs --run-state active --node gpu-3
   iop runs --follow
   iop runs --follow --json | jq 'select(.outcome != "completed")'`,
 		Args: exactly(),
 	}
 	o := bindOperator(cmd)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each run that ends, until Ctrl-C")
-	cmd.Flags().IntVar(&limit, "limit", 20, "runs to show at first")
+	query.bind(cmd)
 	jsonFlag(cmd, &asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.load(); err != nil {
 			return err
 		}
-		if limit < 0 {
-			return usageError{fmt.Errorf("--limit must be 0 or more, not %d", limit)}
+		if query.limit < 0 {
+			return usageError{fmt.Errorf("--limit must be 0 or more, not %d", query.limit)}
 		}
 		if follow {
-			return o.followRuns(cmd, limit, asJSON)
+			return o.followRuns(cmd, query.text()+"&follow", asJSON)
 		}
 		list := listing[admin.Run]{Data: []admin.Run{}}
-		if err := o.call(cmd.Context(), "GET", "/runs?limit="+strconv.Itoa(limit), nil, &list); err != nil {
+		if err := o.call(cmd.Context(), "GET", "/runs?"+query.text(), nil, &list); err != nil {
 			return err
 		}
 		if asJSON {
@@ -51,13 +52,40 @@ func newRunsCommand() *cobra.Command {
 		for i := range list.Data {
 			rows = append(rows, runRow(&list.Data[i]))
 		}
-		return printTable(cmd.OutOrStdout(), "RUN STATE MODEL NODE PROVIDER STARTED QUEUE TOOK TOKENS DETAIL", rows)
+		return printTable(cmd.OutOrStdout(), "RUN STATE ROUTE NODE PROVIDER STARTED QUEUE TOOK TOKENS REASON DETAIL", rows)
 	}
 	return cmd
 }
 
-func (o *operator) followRuns(cmd *cobra.Command, limit int, asJSON bool) error {
-	response, err := o.open(cmd.Context(), "GET", "/runs?follow&limit="+strconv.Itoa(limit), nil)
+// runQuery are the flags that choose among runs.
+type runQuery struct {
+	limit                            int
+	state, key, route, node, outcome string
+}
+
+func (q *runQuery) bind(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.IntVar(&q.limit, "limit", 20, "runs to show at first")
+	f.StringVar(&q.state, "run-state", "", "only those that are queued, active or ended")
+	f.StringVar(&q.key, "key", "", "only those of this key, by its ID")
+	f.StringVar(&q.route, "route", "", "only those of this route")
+	f.StringVar(&q.node, "node", "", "only those on this Node")
+	f.StringVar(&q.outcome, "outcome", "", "only those that ended so: completed, failed, cancelled or rejected")
+}
+
+// text is the query of the admin API.
+func (q *runQuery) text() string {
+	values := url.Values{"limit": {strconv.Itoa(q.limit)}}
+	for name, value := range map[string]string{"state": q.state, "key": q.key, "route": q.route, "node": q.node, "outcome": q.outcome} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	return values.Encode()
+}
+
+func (o *operator) followRuns(cmd *cobra.Command, query string, asJSON bool) error {
+	response, err := o.open(cmd.Context(), "GET", "/runs?"+query, nil)
 	if err != nil {
 		return err
 	}
@@ -93,8 +121,8 @@ func printRunLine(w io.Writer, line []byte, asJSON bool) error {
 	for i := range row {
 		row[i] = cmp.Or(onTerminal(row[i]), "-")
 	}
-	_, err := fmt.Fprintf(w, "%s  %s  %-24s  %-20s  %s/%s  queue %s  took %s  tokens %s  %s\n",
-		row[5], row[0], row[1], row[2], row[3], row[4], row[6], row[7], row[8], row[9])
+	_, err := fmt.Fprintf(w, "%s  %s  %-24s  %-20s  %s/%s  queue %s  took %s  tokens %s  %s  %s\n",
+		row[5], row[0], row[1], row[2], row[3], row[4], row[6], row[7], row[8], row[9], row[10])
 	return err
 }
 
@@ -113,8 +141,8 @@ func runRow(r *admin.Run) []string {
 		tokens = fmt.Sprintf("%d+%d", r.Usage.Input, r.Usage.Output)
 	}
 	return []string{
-		string(r.ID), state, r.Model, string(r.Node), string(r.Provider), ago(&r.Started),
-		brief(time.Duration(r.QueueMS) * time.Millisecond), brief(time.Duration(r.DurationMS * float64(time.Millisecond))), tokens, r.Detail,
+		string(r.ID), state, cmp.Or(r.Route, r.Model), string(r.Node), string(r.Provider), ago(&r.Started),
+		brief(time.Duration(r.QueueMS) * time.Millisecond), brief(time.Duration(r.DurationMS * float64(time.Millisecond))), tokens, r.Reason, r.Detail,
 	}
 }
 
@@ -134,7 +162,7 @@ func newCancelCommand() *cobra.Command {
 		}
 		var answer any
 		if err := o.call(cmd.Context(), "POST", "/runs/"+url.PathEscape(args[0])+"/cancel", nil, &answer); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", args[0], err)
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), answer)

@@ -109,7 +109,11 @@ func separatorOf(field reflect.StructField) string {
 }
 
 func (f *setting) addFlags(cmd *cobra.Command, usage, variable, byDefault string) {
-	f.text = flagText{kind: kindName(f.kind), byDefault: byDefault, separator: f.separator}
+	kind := kindName(f.kind)
+	if kind == "days" {
+		kind = "duration"
+	}
+	f.text = flagText{kind: kind, byDefault: byDefault, separator: f.separator}
 	if f.secret {
 		f.text.byDefault = ""
 		f.file.kind = "file"
@@ -291,6 +295,8 @@ func kindName(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		return "duration"
+	case t == reflect.TypeFor[span]():
+		return "days"
 	case t == reflect.TypeFor[specList]():
 		return "spec"
 	}
@@ -311,6 +317,8 @@ func kindSentence(t reflect.Type) string {
 	switch kindName(t) {
 	case "duration":
 		return "a duration with a unit, such as 250ms, 30s or 5m"
+	case "days":
+		return "a duration with a unit, such as 36h or 90d"
 	case "bool":
 		return "true or false"
 	case "int":

@@ -50,7 +50,21 @@ func printStatus(w io.Writer, s admin.Status) error {
 		brief(time.Duration(s.UptimeSeconds)*time.Second), s.Version)
 	fmt.Fprintf(w, "nodes    %d online, %d sessions\n", s.NodesOnline, s.Sessions)
 	fmt.Fprintf(w, "runs     %d in flight, %d of them queued\n", s.RunsInFlight, s.Queued)
+	if s.Queued > 0 {
+		fmt.Fprintf(w, "queue    %d waiting for %s, the oldest for %s\n", s.Queued, counted(s.WaitingRoutes, "route"),
+			brief(time.Duration(s.OldestWaitMS)*time.Millisecond))
+	}
+	if c := &s.Config; c.Path != "" {
+		fmt.Fprintf(w, "config   %s, %s, in force for %s, digest %s\n", onTerminal(c.Path), counted(c.Routes, "route"), ago(c.Loaded), c.Digest)
+	}
 	_, err := fmt.Fprintf(w, "models   %s\n", onTerminal(models))
+	if fault := s.Config.Fault; fault != nil {
+		lines := strings.Split(fault.Message, "\n")
+		_, err = fmt.Fprintf(w, "warning  the file of routes was refused %s ago; the former routes stay in force:\n", ago(&fault.At))
+		for _, line := range lines {
+			_, err = fmt.Fprintf(w, "         %s\n", onTerminal(line))
+		}
+	}
 	for _, node := range s.Flapping {
 		_, err = fmt.Fprintf(w, "warning  two processes use the name %s: give one of them another\n", node)
 	}

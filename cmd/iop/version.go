@@ -30,16 +30,27 @@ func newVersionCommand() *cobra.Command {
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), info)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "iop %s", info.Version)
-			if info.Revision != "" {
-				fmt.Fprintf(cmd.OutOrStdout(), " (%.12s, %s)", info.Revision, info.Time)
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), " %s %s\n", info.Go, info.Platform)
-			return nil
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), info.line())
+			return err
 		},
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// line says for a person what is known. A binary that was built outside a repository knows no revision.
+func (b buildInfo) line() string {
+	revision := "no revision recorded"
+	if b.Revision != "" {
+		revision = fmt.Sprintf("%.12s", b.Revision)
+		if b.Modified {
+			revision += " with changes"
+		}
+		if b.Time != "" {
+			revision += ", " + b.Time
+		}
+	}
+	return fmt.Sprintf("iop %s (%s) %s %s", b.Version, revision, b.Go, b.Platform)
 }
 
 func readBuildInfo() buildInfo {

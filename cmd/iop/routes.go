@@ -1,0 +1,117 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"iop/gateway/admin"
+)
+
+// newViewCommand completes a command that shows a list which only the Edge knows.
+func newViewCommand[T any](cmd *cobra.Command, path, header string, rows func(*T) [][]string) *cobra.Command {
+	var asJSON bool
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.Args = exactly()
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		list := listing[T]{Data: []T{}}
+		if err := o.call(cmd.Context(), "GET", path, nil, &list); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), list)
+		}
+		var table [][]string
+		for i := range list.Data {
+			table = append(table, rows(&list.Data[i])...)
+		}
+		return printTable(cmd.OutOrStdout(), header, table)
+	}
+	return cmd
+}
+
+func newRoutesCommand() *cobra.Command {
+	return newViewCommand(&cobra.Command{
+		Use:     "routes",
+		Short:   "List what clients can ask for, and the providers that serve it now",
+		Example: "  iop routes\n  iop routes --json",
+	}, "/routes", "ROUTE POLICY WAITING GROUP NODE PROVIDER MODEL STATE LOAD WEIGHT LOADED", routeRows)
+}
+
+// routeRows are a route's lines: one for each target, at least one for each group.
+func routeRows(r *admin.Route) [][]string {
+	head := []string{r.Name, r.Policy, strconv.Itoa(r.Waiting)}
+	var rows [][]string
+	for i, g := range r.Groups {
+		group := strconv.Itoa(i + 1)
+		if i > 0 {
+			group += ", when " + g.When
+		}
+		if len(g.Targets) == 0 {
+			rows = append(rows, append(append([]string{}, head...), group, "", "", "", "no target", "", "", ""))
+		}
+		for j := range g.Targets {
+			t := &g.Targets[j]
+			loaded := ""
+			if t.Loaded {
+				loaded = "yes"
+			}
+			rows = append(rows, append(append([]string{}, head...), group, string(t.Node), string(t.Provider), t.Model, targetState(t),
+				fmt.Sprintf("%d/%d", t.InFlight, t.Capacity), strconv.Itoa(t.Weight), loaded))
+		}
+	}
+	if len(rows) == 0 {
+		rows = append(rows, append(head, "", "", "", "", "no target", "", "", ""))
+	}
+	return rows
+}
+
+// targetState says whether a target gets runs.
+func targetState(t *admin.Target) string {
+	rest := ""
+	if t.RestingUntil != nil {
+		rest = ", for " + brief(time.Until(*t.RestingUntil))
+	}
+	switch {
+	case !t.InService:
+		return "out of service"
+	case t.Breaker == "open":
+		return "breaker open" + rest
+	case t.Breaker == "half_open":
+		return "breaker half open"
+	case t.RestingUntil != nil:
+		return "resting" + rest
+	}
+	return "in service"
+}
+
+func newQueueCommand() *cobra.Command {
+	return newViewCommand(&cobra.Command{
+		Use:     "queue",
+		Short:   "List who waits, for what, and for how long",
+		Example: "  iop queue\n  iop queue --json",
+	}, "/queue", "ROUTE WAITING LIMIT OLDEST PACE PRINCIPAL ITS WEIGHT", queueRows)
+}
+
+// queueRows are a queue's lines: one for each principal, at least one.
+func queueRows(q *admin.Queue) [][]string {
+	pace := ""
+	if q.IntervalMS > 0 {
+		pace = "one in " + brief(time.Duration(q.IntervalMS)*time.Millisecond)
+	}
+	head := []string{q.Route, strconv.Itoa(q.Waiting), strconv.Itoa(q.Limit), brief(time.Duration(q.OldestMS) * time.Millisecond), pace}
+	var rows [][]string
+	for _, p := range q.Principals {
+		rows = append(rows, append(append([]string{}, head...), p.Principal, strconv.Itoa(p.Waiting), strconv.Itoa(p.Weight)))
+	}
+	if len(rows) == 0 {
+		rows = append(rows, append(head, "", "", ""))
+	}
+	return rows
+}

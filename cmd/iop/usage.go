@@ -1,0 +1,253 @@
+package main
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"iop/gateway/admin"
+)
+
+// usageFlags are the flags of `iop usage`.
+type usageFlags struct {
+	by               []string
+	from, to         string
+	since            span
+	key, route, node string
+	principal        string
+	records          bool
+	asJSON, asCSV    bool
+}
+
+func newUsageCommand() *cobra.Command {
+	var flags usageFlags
+	cmd := &cobra.Command{
+		Use:   "usage",
+		Short: "Show what was used: runs, tokens and times, by key, model, day and more",
+		Long: `Show what was used: runs, tokens and times, by key, model, day and more.
+
+Without --from or --since it shows the last 30 days. A day begins at midnight
+UTC. With --records it writes a record for each run instead, the oldest first:
+JSON, one a line, or CSV. In CSV a name that a spreadsheet would take for a
+formula has an apostrophe before it.`,
+		Example: `  iop usage --by key,model --since 7d
+  iop usage --by day --key 0Ab3dE9z --from 2026-03-01 --to 2026-04-01
+  iop usage --records --csv --since 30d > usage.csv`,
+		Args: exactly(),
+	}
+	o := bindOperator(cmd)
+	flags.bind(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		query, err := flags.query(time.Now())
+		if err != nil {
+			return usageError{err}
+		}
+		if flags.records {
+			return o.exportUsage(cmd, query)
+		}
+		var usage admin.Usage
+		if err := o.call(cmd.Context(), "GET", "/usage?"+query.Encode(), nil, &usage); err != nil {
+			return err
+		}
+		switch {
+		case flags.asJSON:
+			return printJSON(cmd.OutOrStdout(), usage)
+		case flags.asCSV:
+			return printUsageCSV(cmd.OutOrStdout(), &usage)
+		}
+		return printUsage(cmd.OutOrStdout(), &usage)
+	}
+	return cmd
+}
+
+func (u *usageFlags) bind(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringSliceVar(&u.by, "by", nil, "what to sum up by: some of "+strings.Join(admin.Dimensions, ", "))
+	f.StringVar(&u.from, "from", "", "a day such as 2026-03-01, or a time such as 2026-03-01T12:00:00Z")
+	f.StringVar(&u.to, "to", "", "the same, exclusive; default: now")
+	f.Var(&u.since, "since", "how far back to look, e.g. 7d, in place of --from")
+	f.StringVar(&u.key, "key", "", "only what this key used, by its ID")
+	f.StringVar(&u.principal, "principal", "", "only what this owner's keys used")
+	f.StringVar(&u.route, "route", "", "only this route")
+	f.StringVar(&u.node, "node", "", "only what ran on this Node")
+	f.BoolVar(&u.records, "records", false, "a record for each run")
+	f.BoolVar(&u.asCSV, "csv", false, "print CSV, for spreadsheets")
+	jsonFlag(cmd, &u.asJSON)
+}
+
+// query is what the admin API is asked. Its error is wrong use.
+func (u *usageFlags) query(now time.Time) (url.Values, error) {
+	values := url.Values{}
+	switch {
+	case u.asCSV && u.asJSON:
+		return nil, errors.New("--csv and --json exclude each other")
+	case u.records && len(u.by) > 0:
+		return nil, errors.New("--records and --by exclude each other")
+	case u.since < 0:
+		return nil, errors.New("--since must not be negative, for example --since 7d")
+	case u.since > 0 && u.from != "":
+		return nil, errors.New("--since and --from exclude each other")
+	case u.since > 0 && u.to != "":
+		return nil, errors.New("--since goes back from now: use --from with --to")
+	case u.since > 0:
+		values.Set("from", now.Add(-time.Duration(u.since)).UTC().Format(time.RFC3339))
+	}
+	for _, name := range u.by {
+		if !slices.Contains(admin.Dimensions, name) {
+			return nil, fmt.Errorf("--by takes some of %s, not %q", strings.Join(admin.Dimensions, ", "), name)
+		}
+	}
+	for _, t := range []struct{ name, text string }{{"from", u.from}, {"to", u.to}} {
+		if t.text == "" {
+			continue
+		}
+		if _, err := admin.ParseTime(t.text); err != nil {
+			return nil, fmt.Errorf("--%s %w", t.name, err)
+		}
+		values.Set(t.name, t.text)
+	}
+	for name, value := range map[string]string{
+		"by": strings.Join(u.by, ","), "key": u.key, "principal": u.principal, "route": u.route, "node": u.node,
+	} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	if u.records && u.asCSV {
+		values.Set("format", "csv")
+	}
+	return values, nil
+}
+
+// exportUsage passes the records on as they come.
+func (o *operator) exportUsage(cmd *cobra.Command, query url.Values) error {
+	response, err := o.open(cmd.Context(), "GET", "/usage/records?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(cmd.OutOrStdout(), response.Body); err != nil {
+		return fmt.Errorf("the export broke off, and is not whole: %w", err)
+	}
+	return nil
+}
+
+// usageHeader names the columns, after those of the dimensions.
+var usageHeader = []string{"RUNS", "COMPLETED", "FAILED", "CANCELLED", "REJECTED", "INPUT", "CACHED", "OUTPUT", "REASONING", "QUEUE", "TTFT", "TOOK"}
+
+func printUsage(w io.Writer, usage *admin.Usage) error {
+	fmt.Fprintf(w, "from %s to %s\n\n", usage.From.UTC().Format(time.RFC3339), usage.To.UTC().Format(time.RFC3339))
+	by := usage.By
+	if len(by) == 0 {
+		by = []string{""}
+	}
+	header := make([]string, 0, len(by)+len(usageHeader))
+	for _, name := range by {
+		header = append(header, strings.ToUpper(name))
+	}
+	var rows [][]string
+	if len(usage.By) > 0 {
+		for i := range usage.Data {
+			rows = append(rows, append(groupOf(&usage.Data[i], by), usageCells(&usage.Data[i])...))
+		}
+	}
+	sum := usageTotal(usage.Data)
+	total := make([]string, len(by))
+	total[0] = "total"
+	rows = append(rows, append(total, usageCells(&sum)...))
+	return printNumbers(w, append(header, usageHeader...), len(by), rows)
+}
+
+// groupOf is what the row is grouped by.
+func groupOf(r *admin.UsageRow, by []string) []string {
+	values := map[string]string{
+		"key": r.Key, "principal": r.Principal, "route": r.Route, "model": r.Model, "node": r.Node, "provider": r.Provider,
+		"outcome": r.Outcome, "day": r.Day, "month": r.Month,
+	}
+	cells := make([]string, len(by))
+	for i, name := range by {
+		cells[i] = values[name]
+	}
+	return cells
+}
+
+func usageCells(r *admin.UsageRow) []string {
+	var cells []string
+	for _, n := range []int64{r.Runs, r.Completed, r.Failed, r.Cancelled, r.Rejected, r.Input, r.Cached, r.Output, r.Reasoning} {
+		cells = append(cells, strconv.FormatInt(n, 10))
+	}
+	for _, ms := range []float64{r.QueueMS, r.FirstTokenMS, r.DurationMS} {
+		cell := ""
+		if ms > 0 {
+			cell = brief(time.Duration(ms * float64(time.Millisecond)))
+		}
+		cells = append(cells, cell)
+	}
+	return cells
+}
+
+// usageTotal sums rows up. The mean time to the first token has no total: how many runs had one is not told.
+func usageTotal(rows []admin.UsageRow) (sum admin.UsageRow) {
+	for i := range rows {
+		r := &rows[i]
+		sum.Runs += r.Runs
+		sum.Completed += r.Completed
+		sum.Failed += r.Failed
+		sum.Cancelled += r.Cancelled
+		sum.Rejected += r.Rejected
+		sum.Input += r.Input
+		sum.Cached += r.Cached
+		sum.Output += r.Output
+		sum.Reasoning += r.Reasoning
+		sum.QueueMS += r.QueueMS * float64(r.Runs)
+		sum.DurationMS += r.DurationMS * float64(r.Runs)
+	}
+	if sum.Runs > 0 {
+		sum.QueueMS /= float64(sum.Runs)
+		sum.DurationMS /= float64(sum.Runs)
+	}
+	if len(rows) == 1 {
+		sum.FirstTokenMS = rows[0].FirstTokenMS
+	}
+	return sum
+}
+
+// printUsageCSV writes the sums with a header line, as RFC 4180 has it.
+func printUsageCSV(w io.Writer, usage *admin.Usage) error {
+	out := csv.NewWriter(w)
+	out.UseCRLF = true
+	header := append(slices.Clone(usage.By), "runs", "completed", "failed", "cancelled", "rejected", "input_tokens", "cached_tokens",
+		"output_tokens", "reasoning_tokens", "queue_ms", "first_token_ms", "duration_ms")
+	if err := out.Write(header); err != nil {
+		return err
+	}
+	for i := range usage.Data {
+		r := &usage.Data[i]
+		row := groupOf(r, usage.By)
+		for j := range row {
+			row[j] = admin.NoFormula(row[j])
+		}
+		for _, n := range []int64{r.Runs, r.Completed, r.Failed, r.Cancelled, r.Rejected, r.Input, r.Cached, r.Output, r.Reasoning} {
+			row = append(row, strconv.FormatInt(n, 10))
+		}
+		for _, ms := range []float64{r.QueueMS, r.FirstTokenMS, r.DurationMS} {
+			row = append(row, strconv.FormatFloat(ms, 'f', -1, 64))
+		}
+		if err := out.Write(row); err != nil {
+			return err
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
