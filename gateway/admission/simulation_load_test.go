@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"iop/gateway/route"
@@ -171,17 +172,20 @@ func blocksOf(model string, prompt []byte) (blocks []uint64) {
 }
 
 // routes returns a route for each model to all Nodes, with weights in proportion to what a Node of each speed gets done.
-func (l *simLoad) routes(policy route.Policy) *route.Table {
-	var routes []*route.Route
+func (l *simLoad) routes(t *testing.T, policy route.Policy) *route.Table {
+	var file strings.Builder
+	file.WriteString("routes:\n")
 	for i := range l.models {
-		name := l.model(i)
-		routes = append(routes, &route.Route{Name: name, Policy: policy, Groups: []route.Group{{Targets: []route.Target{
-			{Node: "fast-*", Model: name, Weight: 7},
-			{Node: "middle-*", Model: name, Weight: 4},
-			{Node: "slow-*", Model: name, Weight: 2},
-		}}}})
+		fmt.Fprintf(&file, "  - model: %[1]s\n    policy: %[2]v\n    targets:\n"+
+			"      - {node: fast-*, model: %[1]s, weight: 7}\n"+
+			"      - {node: middle-*, model: %[1]s, weight: 4}\n"+
+			"      - {node: slow-*, model: %[1]s, weight: 2}\n", l.model(i), policy)
 	}
-	return TableOf(false, routes...)
+	table, err := route.Parse("iop.yaml", []byte(file.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
 }
 
 // simResult is what one policy made of a load.

@@ -10,7 +10,7 @@ import (
 	"iop/gateway/route"
 )
 
-// tables makes TestPolicyTables print what docs/policies.md shows.
+// tables makes TestPoliciesTables print what docs/policies.md shows.
 var tables = flag.Bool("tables", false, "measure every policy under every load")
 
 // sharedPrefixes is a load of conversations over system prompts of which some are far more common than others, on
@@ -33,6 +33,13 @@ func fewSlots(seed uint64) *simLoad {
 func hotPrefix(seed uint64) *simLoad {
 	l := sharedPrefixes(seed)
 	l.rate, l.zipf = 0.85, 1.6
+	return l
+}
+
+// tooMuch is more than the Nodes can take: a queue builds up, at least while a policy finds little in the caches.
+func tooMuch(seed uint64) *simLoad {
+	l := sharedPrefixes(seed)
+	l.rate = 2.4
 	return l
 }
 
@@ -75,8 +82,8 @@ func eachSeed(t *testing.T, load func(seed uint64) *simLoad, f func(t *testing.T
 	}
 }
 
-// TestPrefixAffinity: it finds nearly all that is in a cache anywhere, and no Node gets much more than its share.
-func TestPrefixAffinity(t *testing.T) {
+// TestPoliciesAffinity: it finds nearly all that is in a cache anywhere, and no Node gets much more than its share.
+func TestPoliciesAffinity(t *testing.T) {
 	eachSeed(t, sharedPrefixes, func(t *testing.T, results []*simResult) {
 		busy, affine := results[0], results[1]
 		if affine.ofOracle() < 0.9 {
@@ -91,9 +98,9 @@ func TestPrefixAffinity(t *testing.T) {
 	}, route.LeastBusy, route.PrefixAffinity)
 }
 
-// TestPrefixAffinityYields: a prefix that is more common than one Node could serve does not go to one Node, although
+// TestPoliciesAffinityYields: a prefix that is more common than one Node could serve does not go to one Node, although
 // most are idle enough to take it.
-func TestPrefixAffinityYields(t *testing.T) {
+func TestPoliciesAffinityYields(t *testing.T) {
 	eachSeed(t, hotPrefix, func(t *testing.T, results []*simResult) {
 		if affine := results[0]; affine.spread() > 1.5 {
 			t.Errorf("the busiest Node has %.2f times the mean load, want at most 1.5", affine.spread())
@@ -103,9 +110,9 @@ func TestPrefixAffinityYields(t *testing.T) {
 	}, route.PrefixAffinity)
 }
 
-// TestLowestWait: on Nodes of different speeds, those who wait longest for the first token wait less than with
+// TestPoliciesLowestWait: on Nodes of different speeds, those who wait longest for the first token wait less than with
 // least_busy, which takes a slow Node for as good as a fast one.
-func TestLowestWait(t *testing.T) {
+func TestPoliciesLowestWait(t *testing.T) {
 	for name, load := range map[string]func(uint64) *simLoad{"8 slots": sharedPrefixes, "4 slots": fewSlots} {
 		t.Run(name, func(t *testing.T) {
 			eachSeed(t, load, func(t *testing.T, results []*simResult) {
@@ -117,8 +124,8 @@ func TestLowestWait(t *testing.T) {
 	}
 }
 
-// TestLowestWaitFollows: a Node that becomes slow loses its runs, and has them back soon after it has recovered.
-func TestLowestWaitFollows(t *testing.T) {
+// TestPoliciesLowestWaitFollows: a Node that becomes slow loses its runs, and has them back soon after it has recovered.
+func TestPoliciesLowestWaitFollows(t *testing.T) {
 	var healthy, sick, recovered, beside int
 	load := hotPrefix(0)
 	load.length = 15 * time.Minute
@@ -144,8 +151,8 @@ func TestLowestWaitFollows(t *testing.T) {
 	}
 }
 
-// TestWarmFirst: where not all models fit into memory, hardly any run has to wait until its model is loaded.
-func TestWarmFirst(t *testing.T) {
+// TestPoliciesWarmFirst: where not all models fit into memory, hardly any run has to wait until its model is loaded.
+func TestPoliciesWarmFirst(t *testing.T) {
 	eachSeed(t, manyModels, func(t *testing.T, results []*simResult) {
 		busy, warm := results[0], results[1]
 		if warm.loads*10 > busy.loads {
@@ -157,8 +164,8 @@ func TestWarmFirst(t *testing.T) {
 	}, route.LeastBusy, route.WarmFirst)
 }
 
-// TestPolicyTables prints the tables of docs/policies.md: go test -v -run TestPolicyTables ./gateway/admission -tables.
-func TestPolicyTables(t *testing.T) {
+// TestPoliciesTables prints the tables of docs/policies.md: go test -v -run TestPoliciesTables ./gateway/admission -tables.
+func TestPoliciesTables(t *testing.T) {
 	if !*tables {
 		t.Skip("it asserts nothing; -tables prints the tables")
 	}
@@ -170,6 +177,7 @@ func TestPolicyTables(t *testing.T) {
 		{"Shared prefixes, 8 slots", sharedPrefixes},
 		{"Shared prefixes, 4 slots", fewSlots},
 		{"A hot prefix at half the load", hotPrefix},
+		{"Shared prefixes, more than the Nodes can take", tooMuch},
 		{"Six models, two in memory", manyModels},
 	} {
 		results := measure(t, load.load, 5, all...)

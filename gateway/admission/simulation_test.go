@@ -174,7 +174,7 @@ func (s *simulation) after(d time.Duration, do func()) {
 // simulate runs a load under a policy and says what came of it.
 func simulate(t *testing.T, policy route.Policy, load *simLoad) *simResult {
 	s := &simulation{
-		t: t, load: load, table: load.routes(policy),
+		t: t, load: load, table: load.routes(t, policy),
 		ctl:    New(Config{Settle: -1}),
 		byNode: map[execution.NodeID]*simEngine{},
 		oracle: newSimCache(0),
