@@ -120,16 +120,19 @@ func (f *fairness) reset() {
 
 func (f *fairness) floor() float64 { return f.clock - maxLag }
 
-// charge makes the next request of x's flow begin later by what this one costs.
-func (f *fairness) charge(x *flow, req *Request) {
+// charge makes the next request of x's principal begin later by what this one costs. A grant out of order moves no
+// clock: who is served ahead of its time must not make all others late.
+func (f *fairness) charge(x *flow, req *Request, inOrder bool) {
 	p := x.principal
 	f.grants++
 	p.served, x.turn = f.grants, f.grants
 	cost := float64(costOf(req)) / float64(p.weight)
 	begin := max(p.time, f.floor())
-	f.clock = max(f.clock, begin)
+	if inOrder {
+		f.clock = max(f.clock, begin)
+		x.line.clock = max(x.line.clock, x.tag)
+	}
 	p.time = begin + cost
-	x.line.clock = max(x.line.clock, x.tag)
 	x.tag += cost
 }
 

@@ -85,27 +85,48 @@ func within(t *testing.T, what string, got, want, percent int) {
 }
 
 func TestSharesFollowWeights(t *testing.T) {
-	c := admission.New(admission.Config{})
-	for i := range 4 {
-		c.Offer(execution.NodeID(fmt.Sprint("n", i)), 1, 0, nil, offer(1, "m"))
+	for _, tokens := range []int64{0, 1000, 200_000} {
+		c := admission.New(admission.Config{})
+		for i := range 4 {
+			c.Offer(execution.NodeID(fmt.Sprint("n", i)), 1, 0, nil, offer(1, "m"))
+		}
+		l := newLine(t, c)
+		for range 4 {
+			l.tickets = append(l.tickets, acquire(t, c, "m"))
+		}
+		l.wait("flood", 150, ask("m", "flood", 1, tokens))
+		l.wait("one", 20, ask("m", "one", 1, tokens))
+		l.wait("two", 30, ask("m", "two", 2, tokens))
+		got := l.run(60) // as long as all have something that waits
+		within(t, "the flood", got["flood"], 15, 10)
+		within(t, "one", got["one"], 15, 10)
+		within(t, "two", got["two"], 30, 10)
+		got = l.run(1000)
+		if got["flood"] != 135 || got["one"] != 5 || got["two"] != 0 {
+			t.Errorf("then %v", got)
+		}
+		wantIdle(t, c)
 	}
-	l := newLine(t, c)
-	for range 4 {
-		l.tickets = append(l.tickets, acquire(t, c, "m"))
-	}
-	l.wait("flood", 150, ask("m", "flood", 1, 1000))
-	l.wait("one", 20, ask("m", "one", 1, 1000))
-	l.wait("two", 30, ask("m", "two", 2, 1000))
-	got := l.run(60) // as long as all have something that waits
-	within(t, "the flood", got["flood"], 15, 10)
-	within(t, "one", got["one"], 15, 10)
-	within(t, "two", got["two"], 30, 10)
-	got = l.run(1000)
-	if got["flood"] != 135 || got["one"] != 5 || got["two"] != 0 {
-		t.Errorf("then %v", got)
-	}
-	wantIdle(t, c)
 }
+
+// A weight is a share beside any other weight, up to the grants that keep the small ones from starving.
+func TestVeryDifferentWeights(t *testing.T) {
+	c := admission.New(admission.Config{})
+	c.Offer("n", 1, 0, nil, offer(1, "m"))
+	l := newLine(t, c)
+	l.tickets = append(l.tickets, acquire(t, c, "m"))
+	for _, weight := range []int{1, 100, 200} {
+		l.wait(fmt.Sprint(weight), 1000/3, ask("m", fmt.Sprint(weight), weight, 3000))
+	}
+	got := l.run(450)
+	if got["1"] < 10 || got["1"] > 450/turnEvery+3 {
+		t.Errorf("the smallest got %d", got["1"])
+	}
+	within(t, "100 beside 200", got["100"], (450-got["1"])/3, 10)
+}
+
+// turnEvery: one grant of 16 goes to who was served longest ago.
+const turnEvery = 16
 
 // Shares are of tokens, whatever a request of each costs.
 func TestSharesAreOfTokens(t *testing.T) {

@@ -183,7 +183,7 @@ func (c *Controller) grantLocked(w *Waiter, x *candidate, now time.Time) {
 		l.interval = 1
 	}
 	if f != nil {
-		c.fair.charge(f, &w.request)
+		c.fair.charge(f, &w.request, !x.place.engine.oldestNext())
 	}
 	c.removeLocked(w)
 	if f != nil {
@@ -235,7 +235,7 @@ func (c *Controller) serveLocked(p *place) {
 // nextLocked returns whose turn it is among those that p can serve, and as what p serves it. It walks the shorter of
 // two lists: the lines that p is in, or those that somebody waits for.
 func (c *Controller) nextLocked(p *place) (*Waiter, *candidate) {
-	t := turn{ctl: c, place: p, oldest: p.engine.grants%turnEvery == turnEvery-1}
+	t := turn{ctl: c, place: p, oldest: p.engine.oldestNext()}
 	if len(p.seats) <= len(c.waited) {
 		for _, s := range p.seats {
 			if s.line.waiting > 0 {
@@ -257,6 +257,9 @@ func (c *Controller) nextLocked(p *place) (*Waiter, *candidate) {
 	}
 	return nil, nil
 }
+
+// oldestNext reports whether the next grant goes to who was served longest ago.
+func (e *engine) oldestNext() bool { return e.grants%turnEvery == turnEvery-1 }
 
 // turn is the search for whose turn it is at a place.
 type turn struct {
