@@ -271,7 +271,7 @@ func printKey(w io.Writer, k *admin.Key) error {
 		return strconv.FormatInt(n, 10) + rest
 	}
 	window := func(w *admin.Window) string {
-		if w == nil {
+		if w == nil || w.Remaining == w.Limit {
 			return ""
 		}
 		return fmt.Sprintf(", %d left now, all of it in %s", w.Remaining, brief(time.Duration(w.ResetMS)*time.Millisecond))

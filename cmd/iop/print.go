@@ -84,12 +84,16 @@ func counted(n int, noun string) string {
 }
 
 // printNumbers writes rows under a header, in columns: the first few are text, the others numbers, which stand flush
-// right. The last row is a sum, below a rule.
+// right. The last row is a sum, below a rule if there is anything above.
 func printNumbers(w io.Writer, header []string, text int, rows [][]string) error {
 	widths := make([]int, len(header))
-	for _, row := range append([][]string{header}, rows...) {
+	for _, row := range rows {
 		for i := range row {
 			row[i] = cmp.Or(onTerminal(row[i]), "-")
+		}
+	}
+	for _, row := range append([][]string{header}, rows...) {
+		for i := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
@@ -112,7 +116,7 @@ func printNumbers(w io.Writer, header []string, text int, rows [][]string) error
 		rule[i] = strings.Repeat("-", widths[i])
 	}
 	for i, row := range rows {
-		if i == len(rows)-1 {
+		if i > 0 && i == len(rows)-1 {
 			if err := line(rule); err != nil {
 				return err
 			}

@@ -96,7 +96,7 @@ func newQueueCommand() *cobra.Command {
 		Use:     "queue",
 		Short:   "List who waits, for what, and for how long",
 		Example: "  iop queue\n  iop queue --json",
-	}, "/queue", "ROUTE WAITING LIMIT OLDEST PACE PRINCIPAL ITS WEIGHT", queueRows)
+	}, "/queue", "ROUTE WAITING LIMIT OLDEST PACE PRINCIPAL THEIRS WEIGHT", queueRows)
 }
 
 // queueRows are a queue's lines: one for each principal, at least one.

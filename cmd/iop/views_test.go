@@ -85,10 +85,10 @@ func TestQueueTable(t *testing.T) {
 		Principals: []admin.QueuedPrincipal{{Principal: "team-a", Waiting: 2, Weight: 3}, {Principal: "key:x", Waiting: 1, Weight: 1}},
 	}, {Route: "m", Waiting: 1, Limit: 2, OldestMS: 10}}}})
 	shows(t, "queue", `
-ROUTE  WAITING  LIMIT  OLDEST  PACE          PRINCIPAL  ITS  WEIGHT
-chat   3        1024   1s      one in 250ms  team-a     2    3
-chat   3        1024   1s      one in 250ms  key:x      1    1
-m      1        2      10ms    -             -          -    -`)
+ROUTE  WAITING  LIMIT  OLDEST  PACE          PRINCIPAL  THEIRS  WEIGHT
+chat   3        1024   1s      one in 250ms  team-a     2       3
+chat   3        1024   1s      one in 250ms  key:x      1       1
+m      1        2      10ms    -             -          -       -`)
 }
 
 func TestUsageTable(t *testing.T) {
@@ -119,11 +119,13 @@ total  -              5          3       1          0         1   1005       5  
 }
 
 func TestUsageOfNothing(t *testing.T) {
-	newFakeAdmin(t, map[string]any{"/admin/v1/usage": admin.Usage{By: []string{}, Data: []admin.UsageRow{}}})
-	status, stdout, stderr := execute(t, "usage")
-	if status != exitOK || !strings.Contains(stdout, "total") {
-		t.Errorf("status %d: %s%s", status, stdout, stderr)
-	}
+	at := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	newFakeAdmin(t, map[string]any{"/admin/v1/usage": admin.Usage{From: at, To: at.Add(day), By: []string{}, Data: []admin.UsageRow{}}})
+	shows(t, "usage", `
+from 2026-03-01T00:00:00Z to 2026-03-02T00:00:00Z
+
+       RUNS  COMPLETED  FAILED  CANCELLED  REJECTED  INPUT  CACHED  OUTPUT  REASONING  QUEUE  TTFT  TOOK
+total     0          0       0          0         0      0       0       0          0      -     -     -`)
 }
 
 func TestUsageRecordsAreStreamed(t *testing.T) {
