@@ -103,6 +103,7 @@ type Controller struct {
 	lines    map[string]*line       // by the route's name
 	refs     map[string][]targetRef // of the file's routes, by the name that a provider must know
 	index    *prefixIndex           // or nil: no route needs it
+	paces    map[placeID]*pace      // of what served a run; see rememberLocked
 	waited   []*line                // with a waiter
 	dirty    []*line                // lost something in this call; see settleLocked
 	fair     fairness
@@ -134,6 +135,7 @@ func New(cfg Config) *Controller {
 		sessions:        map[sessionKey]*session{},
 		lines:           map[string]*line{},
 		refs:            map[string][]targetRef{},
+		paces:           map[placeID]*pace{},
 		fair:            newFairness(),
 	}
 }

@@ -113,7 +113,7 @@ func (g *group) join(x *candidate) {
 	case route.Weighted:
 		g.weights.append()
 	case route.PrefixAffinity:
-		x.id = placeIDOf(x.place.target.Node, x.place.target.Provider, x.service.model)
+		x.id = x.service.id
 		g.byID[x.id] = x
 		x.place.weighed = append(x.place.weighed, x)
 	}

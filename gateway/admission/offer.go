@@ -84,11 +84,11 @@ func (c *Controller) updateLocked(p *place, o Offer, labels map[string]string) {
 	if p.models == nil || !sameModels(p.models, o.Models) || !maps.Equal(p.labels, labels) {
 		c.detachLocked(p)
 		p.labels, p.models = maps.Clone(labels), slices.Clone(o.Models)
-		p.engine.take(p.models)
+		c.serviceLocked(p)
 		c.attachLocked(p)
 	} else {
 		copy(p.models, o.Models)
-		p.engine.take(p.models)
+		c.serviceLocked(p)
 		c.recountAllLocked(p)
 	}
 	c.roomLocked(p)
@@ -98,14 +98,16 @@ func sameModels(a, b []Model) bool {
 	return slices.EqualFunc(a, b, func(a, b Model) bool { return a.ID == b.ID })
 }
 
-// take makes the engine's services those of the models. What is no longer served is forgotten, its health included.
-func (e *engine) take(models []Model) {
-	now := make(map[string]*service, len(models))
-	for _, m := range models {
+// serviceLocked makes the services of p's engine those of its models. What is no longer served is forgotten, its health
+// included.
+func (c *Controller) serviceLocked(p *place) {
+	e := p.engine
+	now := make(map[string]*service, len(p.models))
+	for _, m := range p.models {
 		s := now[m.ID]
 		if s == nil {
 			if s = e.services[m.ID]; s == nil {
-				s = &service{engine: e, model: m.ID}
+				s = c.newServiceLocked(p, m.ID)
 			}
 			s.loaded = false
 			now[m.ID] = s
@@ -124,6 +126,29 @@ func (e *engine) take(models []Model) {
 	for _, s := range now {
 		s.moveWarm()
 	}
+}
+
+// newServiceLocked makes a service, with the pace that was remembered of it.
+func (c *Controller) newServiceLocked(p *place, model string) *service {
+	s := &service{engine: p.engine, model: model, id: placeIDOf(p.target.Node, p.target.Provider, model)}
+	if s.pace = c.paces[s.id]; s.pace == nil {
+		s.pace = &pace{}
+	}
+	return s
+}
+
+// maxPaces bounds the paces that outlive a session; beyond it all are learned anew.
+const maxPaces = 8192
+
+// rememberLocked lets a pace that is known outlive its session: a Node that reconnects is as fast as before.
+func (c *Controller) rememberLocked(s *service) {
+	if c.paces[s.id] == s.pace {
+		return
+	}
+	if len(c.paces) >= maxPaces {
+		clear(c.paces)
+	}
+	c.paces[s.id] = s.pace
 }
 
 // retireLocked ends p: it gets no new runs and serves nothing. Its engine lives on in its tickets, and in a session that

@@ -55,7 +55,8 @@ type service struct {
 	model      string
 	loaded     bool         // the provider has it in memory
 	candidates []*candidate // of engine.place
-	pace       pace
+	id         placeID
+	pace       *pace // never nil; Controller.paces may have it too
 	penalty    penalty
 	breaker    breaker
 }

@@ -359,6 +359,17 @@ func TestLowestWait(t *testing.T) {
 		if got["fast"] < 35 {
 			t.Errorf("got %v", got)
 		}
+		// It is known again after a new connection.
+		for id := range took {
+			c.Remove(id, 1)
+			c.Offer(id, 2, 0, nil, offer(4, "m"))
+		}
+		for range 3 {
+			ticket, _, _ := c.Acquire(admission.Request{Route: r, Tokens: 1000, Output: 100})
+			if ticket.Target.Node != "fast" {
+				t.Errorf("after a new connection it got %v", ticket.Target)
+			}
+		}
 	})
 }
 

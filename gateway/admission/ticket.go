@@ -103,6 +103,7 @@ func (t *Ticket) Served(s Sample) {
 	if s.Duration > 0 && (s.FirstToken > 0 || s.Output > 0) {
 		now := time.Now()
 		t.service.pace.observe(now, s, t.Reason.InFlight)
+		c.rememberLocked(t.service)
 		t.fleet.observe(now, s, t.Reason.InFlight)
 	}
 	c.servedLocked(t)
