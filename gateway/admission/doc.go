@@ -10,10 +10,17 @@
 //
 // # Picking
 //
-// A line is a route at work. Each group of it keeps a list of its candidates (a model at a place) that could take a run
-// now, so that no decision looks at all Nodes: a policy compares 16 of them. Two rules keep the lists true: whatever
-// changes a place ends in syncLocked, and whatever takes a group out of service ends in settleLocked, which gives the
-// free places of other groups to those who wait. After each call nobody waits for whom there is room.
+// A line is a route at work. Each group of it lists its candidates (a model at a place) that could take a run now, so
+// that no decision looks at all Nodes: a policy compares 16 of them. A candidate whose place became full stays listed
+// until a decision meets it and parks it; a place that gets room again lists what was parked. So a run costs the same
+// whether its place serves one route or a thousand.
+//
+// Two rules keep this true. Whatever gives a place room ends in freedLocked, which serves who waits for it. Whatever
+// takes something out of service ends in settleLocked, which gives those who waited for it the places of later groups,
+// or ErrNoOther. After each call nobody waits for whom there is room; the random test checks that, and all counts.
+//
+// A group that is for when the others are down is open while none of theirs is selectable with a closed breaker. One on
+// trial is not in service yet: it gets its one run, and the others need not wait for how that ends.
 //
 // # Waiting
 //

@@ -3,6 +3,7 @@ package admission_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -270,6 +271,75 @@ func TestSlowAndFastRoutes(t *testing.T) {
 	if got["b"] > 20+6 || got["b"] < 18 {
 		t.Errorf("on the fast route: %v", got)
 	}
+}
+
+// A place that serves several routes is shared among principals, not among routes, also while another route that has
+// nothing to do with it is so fast that all of them are late.
+func TestSharedPlaceIsFairAmongPrincipals(t *testing.T) {
+	for _, fast := range []int{0, 30} {
+		c := admission.New(admission.Config{QueueLimit: 900})
+		c.Offer("n", 1, 0, nil, offer(1, "x", "y"))
+		c.Offer("other", 1, 0, nil, offer(1, "fast"))
+		ticket, other := acquire(t, c, "x"), acquire(t, c, "fast")
+		waiters := map[string][]*admission.Waiter{}
+		wait := func(model, name string) {
+			for range 900 {
+				waiters[name] = append(waiters[name], queue(t, c, ask(model, name, 1, 1000)))
+			}
+		}
+		wait("fast", "z")
+		wait("x", "a")
+		for _, name := range []string{"b", "c", "d"} {
+			for range 200 {
+				waiters[name] = append(waiters[name], queue(t, c, ask("y", name, 1, 1000)))
+			}
+		}
+		got := map[string]int{}
+		next := func(former *admission.Ticket) *admission.Ticket {
+			former.Release()
+			for name, list := range waiters {
+				for i, w := range list {
+					if answered(w) {
+						waiters[name] = slices.Delete(list, i, i+1)
+						got[name]++
+						return result(t, w)
+					}
+				}
+			}
+			t.Fatal("nobody was served")
+			return nil
+		}
+		for range 27 {
+			for range fast {
+				other = next(other)
+			}
+			for range 3 { // one less than there are principals
+				ticket = next(ticket)
+			}
+		}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			within(t, fmt.Sprint(name, " beside ", fast), got[name], 20, 15)
+		}
+		if err := c.Check([]*admission.Ticket{ticket, other}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Who comes to a queue begins with those who are in it: it has earned nothing while it was away, nor does it wait for
+// those who were served out of order.
+func TestAbsenceEarnsNothing(t *testing.T) {
+	c := admission.New(admission.Config{})
+	c.Offer("n", 1, 0, nil, offer(1, "m"))
+	l := newLine(t, c)
+	l.tickets = append(l.tickets, acquire(t, c, "m"))
+	l.wait("flood", 300, ask("m", "flood", 100, 100_000))
+	l.wait("small", 30, ask("m", "small", 1, 100_000))
+	l.run(64)
+	l.wait("new", 100, ask("m", "new", 100, 100_000))
+	got := l.run(32)
+	within(t, "new", got["new"], 15, 10)
+	within(t, "the flood", got["flood"], 15, 10)
 }
 
 // A principal's own requests go by priority, and its priority is nothing to the others.

@@ -7,6 +7,7 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admission"
+	"iop/gateway/route"
 )
 
 // fail lets a run of the model fail.
@@ -226,24 +227,106 @@ func TestPenaltyDecays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := admission.New(admission.Config{})
 		c.Offer("a", 1, 0, nil, offer(4, "m"))
-		bad := acquire(t, c, "m")
-		bad.Failed()
-		bad.Release()
+		fail(t, c, "m")
 		c.Offer("b", 1, 0, nil, offer(4, "m"))
-		got := map[execution.NodeID]int{}
-		for range 3 {
-			got[acquire(t, c, "m").Target.Node]++
+		take := func(n int) map[execution.NodeID]int {
+			got := map[execution.NodeID]int{}
+			for range n {
+				got[acquire(t, c, "m").Target.Node]++
+			}
+			return got
 		}
-		if got["b"] != 3-1 && got["b"] != 3 {
+		if got := take(2); got["b"] != 2 { // a failure weighs half of the capacity
 			t.Errorf("after a failure: %v", got)
 		}
-		time.Sleep(2 * time.Minute)
-		for range 5 {
-			got[acquire(t, c, "m").Target.Node]++
+		time.Sleep(10 * time.Second)
+		if got := take(1); got["a"] != 1 { // a quarter is left
+			t.Errorf("after the half of it: %v", got)
 		}
-		if got["a"] != 4 || got["b"] != 4 {
+		time.Sleep(2 * time.Minute)
+		if got := take(5); got["a"] != 3 || got["b"] != 2 {
 			t.Errorf("when it was forgotten: %v", got)
 		}
+	})
+}
+
+// Under each policy a target that fails gets less, before its breaker opens.
+func TestPenaltyUnderEachPolicy(t *testing.T) {
+	for _, policy := range []route.Policy{route.LeastBusy, route.Weighted, route.LowestWait, route.WarmFirst, route.PrefixAffinity} {
+		t.Run(policy.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, r := configured(policy, group(0, node("")))
+				req := admission.Request{Route: r, Tokens: 1000, Output: 100, Affinity: admission.AffinityOf("p", "s", "", nil)}
+				c.Offer("bad", 1, 0, nil, offer(4, "m"))
+				for range 4 {
+					ticket, _, _ := c.Acquire(req)
+					ticket.Failed()
+					ticket.Release()
+				}
+				c.Offer("good", 1, 0, nil, offer(4, "m"))
+				c.Offer("fair", 1, 0, nil, offer(4, "m"))
+				got := map[execution.NodeID]int{}
+				for range 1000 {
+					ticket, _, _ := c.Acquire(req)
+					got[ticket.Target.Node]++
+					ticket.Release()
+				}
+				if got["bad"] > 250 || policy != route.Weighted && got["bad"] > 0 {
+					t.Errorf("got %v", got)
+				}
+			})
+		})
+	}
+}
+
+// Of a target of which only failures are known, it is not known that it is fast.
+func TestFailuresAreNotFast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, r := configured(route.LowestWait, group(0, node("")))
+		c.Offer("good", 1, 0, nil, offer(4, "m"))
+		good := take1(t, c, r)
+		good.Served(admission.Sample{FirstToken: 50 * time.Millisecond, Duration: 500 * time.Millisecond, Input: 500, Output: 200})
+		good.Release()
+		c.Offer("bad", 1, 0, nil, offer(4, "m"))
+		for range 4 {
+			bad, _, _ := c.Acquire(admission.Request{Route: r, Avoid: []admission.Target{good.Target}})
+			bad.Failed()
+			bad.Release()
+		}
+		time.Sleep(31 * time.Second) // from then on what nothing is known of is tried
+		if ticket := take1(t, c, r); ticket.Target.Node != "good" {
+			t.Errorf("got %v", ticket.Target)
+		}
+	})
+}
+
+// Affinity leads to no target that is cut off by its breaker.
+func TestAffinityKeepsOffOpenBreakers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, r := configured(route.PrefixAffinity, group(0, node("")))
+		c.Offer("a", 1, 0, nil, offer(9, "m"))
+		req := admission.Request{Route: r, Affinity: admission.AffinityOf("p", "s", "", nil)}
+		for range 5 {
+			ticket, _, _ := c.Acquire(req)
+			ticket.Failed()
+			ticket.Release()
+		}
+		for d := time.Second; d <= time.Minute; d *= 2 { // until the penalty is gone before the breaker opens
+			time.Sleep(min(d, time.Minute))
+			synctest.Wait()
+			trial, _, _ := c.Acquire(req)
+			trial.Failed()
+			trial.Release()
+		}
+		time.Sleep(58 * time.Second)
+		wantBreaker(t, c, "open", 2*time.Second)
+		c.Offer("b", 1, 0, nil, offer(9, "m"))
+		for range 3 {
+			if ticket, _, _ := c.Acquire(req); ticket.Target.Node != "b" {
+				t.Errorf("got %v by %v", ticket.Target, ticket.Reason)
+			}
+		}
+		c.Close()
 	})
 }
 

@@ -119,8 +119,9 @@ func TestLaterGroupWhenDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, r := configured(route.LeastBusy, group(0, node("a*")), group(route.WhenDown, node("cloud")))
 		c.Offer("cloud", 1, 0, nil, offer(9, "m"))
-		if got := take1(t, c, r); got.Target.Node != "cloud" {
-			t.Errorf("with nothing else: %v", got.Target)
+		cloud := take1(t, c, r)
+		if cloud.Target.Node != "cloud" {
+			t.Errorf("with nothing else: %v", cloud.Target)
 		}
 		c.Offer("a1", 1, 0, nil, offer(1, "m"))
 		c.Offer("a2", 1, 0, nil, offer(1, "m"))
@@ -131,6 +132,7 @@ func TestLaterGroupWhenDown(t *testing.T) {
 		// Full is not down, nor is resting.
 		w := queue(t, c, admission.Request{Route: r})
 		one.Refused(time.Second)
+		cloud.Release()
 		if answered(w) {
 			t.Fatal("the cloud was used when the others are full")
 		}
@@ -231,6 +233,27 @@ func TestWeights(t *testing.T) {
 		within(t, fmt.Sprint("weight 3 of ", nodes), got["w3"], runs*3/100, 20)
 		within(t, fmt.Sprint("weight 96 of ", nodes), got["w9"], runs*96/100, 2)
 	}
+}
+
+// With more candidates than are compared, all of them get runs.
+func TestAllOfManyGetRuns(t *testing.T) {
+	c, r := configured(route.LeastBusy, group(0, node("")))
+	for i := range 200 {
+		c.Offer(execution.NodeID(fmt.Sprint("n", i)), 1, 0, nil, offer(2, "m"))
+	}
+	got := map[execution.NodeID]int{}
+	for range 2000 {
+		ticket := take1(t, c, r)
+		got[ticket.Target.Node]++
+		ticket.Release()
+	}
+	if len(got) < 190 {
+		t.Errorf("%d of 200 got runs", len(got))
+	}
+	for range 400 {
+		take1(t, c, r)
+	}
+	queue(t, c, admission.Request{Route: r})
 }
 
 // What is full gets none, and the weight of the others stays.
@@ -412,6 +435,31 @@ func TestConfigureLosesNobody(t *testing.T) {
 		}
 		wantIdle(t, c)
 		c.Close()
+	})
+}
+
+// What is known of a route's pace stays known.
+func TestConfigureKeepsThePace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, r := configured(route.LeastBusy, group(0, node("")))
+		c.Offer("n", 1, 0, nil, offer(1, "m"))
+		ticket := take1(t, c, r)
+		queue(t, c, admission.Request{Route: r})
+		w := queue(t, c, admission.Request{Route: r})
+		time.Sleep(7 * time.Second)
+		ticket.Release()
+		c.Configure(admission.TableOf(false, r))
+		if st := c.Stats().Queues[0]; st.Interval != 7*time.Second {
+			t.Errorf("%v between two grants", st.Interval)
+		}
+		if n, d := w.Place(); n != 1 || d != 7*time.Second {
+			t.Errorf("the next is at %d, in %v", n, d)
+		}
+		// Of another route nothing is known.
+		c.Configure(admission.TableOf(false, &route.Route{Name: "talk", Aliases: []string{"chat"}, Groups: r.Groups}))
+		if n, d := w.Place(); n != 1 || d != 0 {
+			t.Errorf("the next is at %d, in %v", n, d)
+		}
 	})
 }
 
