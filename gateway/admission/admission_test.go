@@ -380,8 +380,12 @@ func TestStorm(t *testing.T) {
 			wg.Go(func() { client(c, rand.New(rand.NewPCG(7, uint64(i))), names, stop) })
 		}
 		r := rand.New(rand.NewPCG(1, 2))
+		tables := []*route.Table{route.Advertised(), admission.TableOf(true, &route.Route{Name: "m1", Policy: route.Weighted})}
 		for range 2000 {
 			flip(r)
+			if r.IntN(20) == 0 {
+				c.Configure(tables[r.IntN(2)])
+			}
 			time.Sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
 			for _, p := range c.Stats().Places {
 				if p.InFlight > 2*capacity { // shared by two generations at most, and never over one's capacity from new runs
@@ -410,6 +414,7 @@ func client(c *admission.Controller, r *rand.Rand, names []string, stop <-chan s
 		}
 		ticket, w, _ := c.Acquire(admission.Request{Route: to(names[r.IntN(len(names))])})
 		if w != nil {
+			_, _ = w.Place()
 			leave := time.After(time.Duration(r.IntN(20)) * time.Millisecond)
 			select {
 			case <-w.Ready():
@@ -419,11 +424,19 @@ func client(c *admission.Controller, r *rand.Rand, names []string, stop <-chan s
 			}
 		}
 		time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
-		if ticket != nil && r.IntN(10) == 0 {
-			ticket.Refused(0)
-		} else if ticket != nil {
-			ticket.Release()
-			ticket.Release()
+		if ticket == nil {
+			continue
 		}
+		switch r.IntN(20) {
+		case 0, 1:
+			ticket.Refused(0)
+		case 2, 3, 4, 5:
+			ticket.Failed()
+		case 6:
+			ticket.Answering()
+			ticket.Served(admission.Sample{FirstToken: time.Millisecond, Duration: time.Second, Output: 9})
+		}
+		ticket.Release()
+		ticket.Release()
 	}
 }

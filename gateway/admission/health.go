@@ -119,11 +119,16 @@ func (c *Controller) servedLocked(t *Ticket) {
 	case b.state == breakerClosed:
 		b.record(false)
 	case b.state == breakerHalfOpen && t.trial:
-		*b = breaker{}
-		c.counters.BreakerClosed.Add(1)
-		c.recountServiceLocked(s)
-		s.list()
+		c.closeLocked(s)
 	}
+}
+
+// closeLocked ends the trial of a half-open breaker well.
+func (c *Controller) closeLocked(s *service) {
+	s.breaker = breaker{}
+	c.counters.BreakerClosed.Add(1)
+	c.recountServiceLocked(s)
+	s.list()
 }
 
 func (c *Controller) openLocked(s *service, now time.Time) {

@@ -166,6 +166,38 @@ func TestBreakerTrials(t *testing.T) {
 	})
 }
 
+// A trial whose answer has begun is passed: nobody waits for the end of a long one.
+func TestTrialThatAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := admission.New(admission.Config{}).WithoutJitter()
+		c.Offer("n", 1, 0, nil, offer(2, "m"))
+		for range 5 {
+			fail(t, c, "m")
+		}
+		w := queue(t, c, admission.Request{Route: to("m")})
+		other := queue(t, c, admission.Request{Route: to("m")})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		trial := result(t, w)
+		trial.Answering()
+		trial.Answering()
+		result(t, other).Answering()
+		wantBreaker(t, c, "", 0)
+		// It can still fail, as any other.
+		trial.Failed()
+		trial.Release()
+		for range 4 {
+			wantBreaker(t, c, "", 0)
+			fail(t, c, "m")
+		}
+		wantBreaker(t, c, "open", time.Second)
+		// Too late: the trial was given up.
+		trial.Answering()
+		wantBreaker(t, c, "open", time.Second)
+		c.Close()
+	})
+}
+
 // The time that a breaker is open is a tenth more or less: targets that failed together are not tried together.
 func TestBreakerJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -45,11 +45,11 @@ type Ticket struct {
 	engine  *engine
 	service *service
 	fleet   *pace // of the route; never nil
+	trial   bool  // it is, or was, the one run that a half-open breaker lets through
 
 	// Guarded by ctl.mu.
 	done   bool // the place was given back
 	judged bool // what became of it was told
-	trial  bool // it is, or was, the one run that a half-open breaker lets through
 }
 
 // Release gives the place back. Only the first call counts.
@@ -89,6 +89,22 @@ func (t *Ticket) Failed() {
 	c.counters.Failures.Add(1)
 	c.failedLocked(t, time.Now())
 	c.settleLocked()
+}
+
+// Answering says that the target has begun to answer well. If the run is the trial of a breaker it has passed: the rest
+// of the answer may take minutes, and all others wait for it. What becomes of the run is still to be told. It costs
+// nothing for a ticket that is no trial.
+func (t *Ticket) Answering() {
+	if !t.trial {
+		return
+	}
+	c := t.ctl
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := t.service; s.breaker.trial == t {
+		c.closeLocked(s)
+	}
+	c.freedLocked(t.engine)
 }
 
 // Served says that the run went well, and what it took.
