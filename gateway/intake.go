@@ -27,13 +27,17 @@ const (
 	maxHeaderValue = 1024
 )
 
-// budget bounds the request bodies that the process holds at once, and of them what one principal's requests hold, so that
-// nobody's uploads keep all others out.
+// budget bounds the request bodies that the process holds at once. The last part of it is for principals that hold little,
+// so that nobody's uploads keep all others out.
 type budget struct {
 	limit    int64
-	keyLimit int64 // of one principal; at least one request's greatest body
+	reserve  int64 // what is left for principals that hold no more than this
 	used     atomic.Int64
 	sharesOf sync.Map // principal to *keyShare; one entry for each that has ever called
+}
+
+func newBudget(limit, greatest int64) budget {
+	return budget{limit: limit, reserve: min(limit/4, limit-greatest)}
 }
 
 // keyShare is what one principal's requests hold.
@@ -49,15 +53,12 @@ func (b *budget) share(principal string) *keyShare {
 }
 
 func (b *budget) take(share *keyShare, n int64) bool {
-	if share.used.Add(n) > b.keyLimit {
-		share.used.Add(-n)
-		return false
+	mine, all := share.used.Add(n), b.used.Add(n)
+	if all <= b.limit-b.reserve || all <= b.limit && mine <= b.reserve {
+		return true
 	}
-	if b.used.Add(n) > b.limit {
-		b.give(share, n)
-		return false
-	}
-	return true
+	b.give(share, n)
+	return false
 }
 
 func (b *budget) give(share *keyShare, n int64) {

@@ -20,7 +20,7 @@ import (
 )
 
 func TestBodiesHaveABudget(t *testing.T) {
-	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget = 1<<20, 2<<20 })
+	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget = 1<<20, 3<<20 })
 	codes := make(chan execution.Code, 8)
 	started := make(chan struct{}, 8)
 	e.addNode("n1", 8, waiting(codes, func(*tunnel.NodeRun) { started <- struct{}{} }), "m")
@@ -220,7 +220,7 @@ func TestStorm(t *testing.T) {
 	var runs struct {
 		Data []struct{ ID, State, Outcome string }
 	}
-	e.adminGet("/admin/v1/runs?limit=100000", &runs)
+	e.adminGet("/admin/v1/runs?limit=10000", &runs)
 	for _, run := range runs.Data {
 		if run.State != "ended" || run.Outcome == "" {
 			t.Errorf("run %+v has not ended", run)

@@ -66,7 +66,9 @@ func (x *exchange) failed(t execution.Terminal, openWritten bool, ticket *admiss
 	case execution.CodeProviderUnreachable:
 		v.next = x.elsewhere(route.RetryUnreachable)
 	case execution.CodeProviderTimeout:
-		v.next = x.elsewhere(route.RetryGateway)
+		if x.route.Timeouts.FirstByte > 0 { // the route would rather have another answer than this one
+			v.next = x.elsewhere(route.RetryGateway)
+		}
 	case execution.CodeUnknownProvider, execution.CodeUnsupported:
 		v.next = nextElsewhere // it reached no provider
 	}

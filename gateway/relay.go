@@ -408,9 +408,6 @@ func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.
 		v.next = x.afterStatus(status)
 	}
 	newStatus, _, e := openai.WrapProviderError(status, body)
-	if status == http.StatusServiceUnavailable { // its Retry-After is worth more than its number
-		newStatus, e = status, openai.Overloaded(max(wait, time.Second))
-	}
 	if newStatus != http.StatusTooManyRequests && newStatus != http.StatusServiceUnavailable {
 		wait = 0
 	}

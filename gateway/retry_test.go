@@ -125,7 +125,7 @@ func TestTheOnlyTargetsAnswerPasses(t *testing.T) {
 	}{
 		"429":                  {answer429("7"), 429, "c", "7"},
 		"429, wait too long":   {answer429("3600"), 429, "c", "60"},
-		"503":                  {answerJSON(503, errorBody("loading")), 502, "provider_error", ""},
+		"503":                  {answerJSON(503, errorBody("loading")), 503, "overloaded", ""},
 		"unreachable":          {failedWith(execution.CodeProviderUnreachable, execution.PhaseProviderCalled), 502, "provider_error", ""},
 		"404":                  {answerJSON(404, errorBody("no such")), 404, "c", ""},
 		"422 of FastAPI":       {answerJSON(422, `{"detail":[{"loc":["body","n"],"msg":"too small","type":"x"}]}`), 422, "invalid_request_error", ""},

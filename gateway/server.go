@@ -102,7 +102,7 @@ func newServer(cfg Config, public, private net.Listener) (*Server, error) {
 		adm:         admission.New(admission.Config{QueueLimit: cfg.QueueLimit}),
 		crossOrigin: http.NewCrossOriginProtection(),
 		listener:    public, adminLn: private,
-		bodies: budget{limit: cfg.BodyBudget, keyLimit: max(cfg.BodyBudget/2, cfg.MaxBodyBytes)},
+		bodies: newBudget(cfg.BodyBudget, cfg.MaxBodyBytes),
 		limits: limit.New(limit.Config{Spent: cfg.Store.MonthTokens}),
 		meter:  meter.New(meter.Config{Store: cfg.Store, Retention: cfg.UsageRetention, Logger: cfg.Logger}),
 	}

@@ -190,7 +190,7 @@ func TestWrapProviderError(t *testing.T) {
 		{"credentials", 401, `{"error":{"message":"Incorrect API key provided: sk-abc***xyz","code":"invalid_api_key"}}`, 502, false, "refused", ""},
 		{"forbidden", 403, `{"error":{"message":"sk-abc"}}`, 502, false, "refused", ""},
 		{"5xx with a message", 500, `{"error":{"code":500,"message":"Only one completion choice is allowed","type":"server_error"}}`, 502, false, "Only one completion choice", ""},
-		{"503 loading", 503, `{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`, 502, false, "Loading model", ""},
+		{"503 loading", 503, `{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`, 503, false, "Loading model", ""},
 		{"501", 501, `{"error":{"message":"no embeddings here"}}`, 502, false, "no embeddings", ""},
 		{"redirect", 307, "", 502, false, "failed", ""},
 	} {

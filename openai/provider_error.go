@@ -9,6 +9,9 @@ import (
 	"unicode/utf8"
 )
 
+// statusOverloaded is what Anthropic answers when it has no room.
+const statusOverloaded = 529
+
 // maxProviderText bounds how much of a provider's own words goes into a message.
 const maxProviderText = 2000
 
@@ -18,8 +21,9 @@ const maxProviderText = 2000
 //
 // A 4xx passes if its body is an object with an `error` object, whatever else is in it, and is put into one if it is
 // not: `{"error":"text"}`, FastAPI's `{"detail":...}`, the flat `{"message":...}` of older engines, plain text, HTML.
-// 401 and 403 are about the operator's credential, and their text may quote it: 502 without a word of it. Everything
-// else is 502 with the provider's message where it gave one.
+// 401 and 403 are about the operator's credential, and their text may quote it: 502 without a word of it. 503, and 529 as
+// some providers write it, say that waiting helps: 503 (its Retry-After is the caller's to add). Everything else is 502.
+// Both have the provider's message where it gave one.
 func WrapProviderError(status int, body []byte) (newStatus int, newBody []byte, e *Error) {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
@@ -29,6 +33,9 @@ func WrapProviderError(status int, body []byte) (newStatus int, newBody []byte, 
 			return status, body, nil
 		}
 		e = providerError(status, body)
+	case status == http.StatusServiceUnavailable || status == statusOverloaded:
+		e = Overloaded(0)
+		e.Message = providerError(status, body).Message
 	case status >= 500:
 		e = ProviderFailed(providerError(status, body).Message)
 		e.NoRetry = status == http.StatusNotImplemented // the engine will not learn it meanwhile
