@@ -79,6 +79,13 @@ func (c *Controller) Remembered() (principals, flows int) {
 	return len(c.fair.principals), flows
 }
 
+// Lines returns how many names are in memory.
+func (c *Controller) Lines() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.lines)
+}
+
 // Check returns what is wrong with the Controller's books, when these tickets are out.
 func (c *Controller) Check(out []*Ticket) error {
 	c.mu.Lock()

@@ -498,3 +498,31 @@ func TestRouteOfAFormerTable(t *testing.T) {
 		t.Error("a route that is gone is served")
 	}
 }
+
+// Names come from Nodes: those that none offers any more are remembered within bounds, and may be offered again.
+func TestNamesAreForgotten(t *testing.T) {
+	c := admission.New(admission.Config{Settle: -1})
+	for gen := range execution.Generation(30) {
+		names := make([]string, 1000)
+		for i := range names {
+			names[i] = fmt.Sprint("m", gen, "-", i)
+		}
+		c.Offer("n", gen+1, 0, nil, offer(1, names...))
+		c.Remove("n", gen+1)
+		if err := c.Check(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := c.Lines(); n > 16384 {
+		t.Errorf("%d names of 30,000 are remembered", n)
+	}
+	queue(t, c, admission.Request{Route: to("m0-1")}).Leave()
+	if _, _, err := c.Acquire(admission.Request{Route: to("m29-1")}); !errors.Is(err, admission.ErrUnknownModel) {
+		t.Errorf("what was forgotten: %v", err)
+	}
+	c.Offer("n", 99, 0, nil, offer(1, "m29-1", "m0-1"))
+	take1(t, c, to("m29-1"))
+	if err := c.Check(nil); err == nil {
+		t.Error("the ticket is not counted")
+	}
+}
