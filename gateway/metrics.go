@@ -2,12 +2,15 @@ package gateway
 
 import (
 	"net/http"
+	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"iop/execution"
+	"iop/gateway/meter"
 	"iop/openai"
 	"iop/state"
 )
@@ -81,8 +84,10 @@ func newMetrics(s *Server) *metrics {
 	m.registry.MustRegister(m.accepted, m.requests, m.refused, m.failures, m.firsts, m.duration, m.queued, m.tokens, m.bytes,
 		retries, m.keys, m.panics,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		placeCollector{s}, chunkCollector{&s.routing})
+		placeCollector{s}, queueCollector{s}, tunnelCollector{t: s.acceptor.Metrics()}, chunkCollector{&s.routing})
 	m.gauges(s)
+	m.decisions(s)
+	m.state(s)
 	return m
 }
 
@@ -111,8 +116,14 @@ func (m *metrics) gauges(s *Server) {
 	counter("iop_lost_runs_total", "Runs that a Node no longer knew.", func() float64 { return float64(t.LostRuns.Load()) })
 	counter("iop_cancel_timeouts_total", "Cancels that a Node did not answer in time.", func() float64 { return float64(t.CancelTimeouts.Load()) })
 	counter("iop_frames_dropped_total", "Frames for runs that had ended.", func() float64 { return float64(t.FramesDropped.Load()) })
-	counter("iop_node_refusals_total", "Node connections that were refused.", func() float64 { return float64(t.Refusals.Load()) })
 	counter("iop_node_flaps_total", "Nodes that were refused because two processes used one name.", func() float64 { return float64(s.reg.Counts().Flapped) })
+	counter("iop_node_reconnects_total", "Sessions of Node processes that had one before.", func() float64 { return float64(t.Reconnects.Load()) })
+	counter("iop_node_supersessions_total", "Sessions that ended because a newer one of the Node took over.", func() float64 { return float64(t.Supersessions.Load()) })
+	counter("iop_generations_total", "Generations given to Nodes.", func() float64 {
+		return float64(t.NewNodes.Load() + t.Reconnects.Load() + t.Replacements.Load())
+	})
+	counter("iop_tunnel_frames_sent_total", "Frames sent to Nodes.", func() float64 { return float64(t.FramesSent.Load()) })
+	counter("iop_tunnel_frames_received_total", "Frames received from Nodes.", func() float64 { return float64(t.FramesReceived.Load()) })
 	counter("iop_tunnel_bytes_sent_total", "Bytes of tunnel messages sent to Nodes.", func() float64 { return float64(t.BytesSent.Load()) })
 	counter("iop_tunnel_bytes_received_total", "Bytes of tunnel messages received from Nodes.", func() float64 { return float64(t.BytesReceived.Load()) })
 }
@@ -160,28 +171,46 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// placeCollector shows each target's capacity and load.
-type placeCollector struct{ s *Server }
-
-var (
-	capacityDesc = prometheus.NewDesc("iop_capacity", "Runs that a provider of a Node takes at once.", []string{"node", "provider"}, nil)
-	loadDesc     = prometheus.NewDesc("iop_capacity_in_use", "Runs that a provider of a Node has.", []string{"node", "provider"}, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (c placeCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- capacityDesc
-	ch <- loadDesc
+// decisions registers what admission and the meter count.
+func (m *metrics) decisions(s *Server) {
+	counter := func(name, help string, labels prometheus.Labels, n *atomic.Int64) {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(n.Load()) }))
+	}
+	c := s.adm.Counters()
+	const transitions = "Times that a target's circuit breaker turned, by what it became."
+	counter("iop_breaker_transitions_total", transitions, prometheus.Labels{"to": "open"}, &c.BreakerOpened)
+	counter("iop_breaker_transitions_total", transitions, prometheus.Labels{"to": "closed"}, &c.BreakerClosed)
+	counter("iop_target_refusals_total", "Runs that a target had no room for.", nil, &c.Refusals)
+	counter("iop_target_failures_total", "Runs that failed by a fault of the target.", nil, &c.Failures)
+	const affinity = "Requests with an affinity that found room at once: hit, where their prefix ran before; yield, it did and is too busy; miss."
+	counter("iop_affinity_total", affinity, prometheus.Labels{"result": "hit"}, &c.AffinityHits)
+	counter("iop_affinity_total", affinity, prometheus.Labels{"result": "miss"}, &c.AffinityMisses)
+	counter("iop_affinity_total", affinity, prometheus.Labels{"result": "yield"}, &c.AffinityYields)
+	books := func(name, help string, f func(meter.Stats) int64) {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help},
+			func() float64 { return float64(f(s.meter.Stats())) }))
+	}
+	books("iop_usage_written_total", "Records of runs that the state has.", func(st meter.Stats) int64 { return st.Written })
+	books("iop_usage_dropped_total", "Records of runs that were lost because the state did not take them.", func(st meter.Stats) int64 { return st.Dropped })
+	books("iop_usage_failures_total", "Writes of records that failed, and are tried again.", func(st meter.Stats) int64 { return st.Failures })
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "iop_usage_pending", Help: "Records of runs that wait to be written.",
+	}, func() float64 { return float64(s.meter.Stats().Pending) }))
 }
 
-// Collect implements prometheus.Collector. A draining session's places are not shown beside those of its successor.
-func (c placeCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, p := range c.s.adm.Stats().Places {
-		if p.Retired {
-			continue
+// state registers how long the state takes.
+func (m *metrics) state(s *Server) {
+	took := prometheus.NewHistogramVec(histogramOpts("iop_state_seconds",
+		"How long accesses to the state took, by kind (read, write). A key in the cache needs none.",
+		[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}), []string{"kind"})
+	m.registry.MustRegister(took)
+	read, write := took.WithLabelValues("read"), took.WithLabelValues("write")
+	s.cfg.Store.Observe(func(writes bool, d time.Duration) {
+		if writes {
+			write.Observe(d.Seconds())
+		} else {
+			read.Observe(d.Seconds())
 		}
-		labels := []string{string(p.Target.Node), string(p.Target.Provider)}
-		ch <- prometheus.MustNewConstMetric(capacityDesc, prometheus.GaugeValue, float64(p.Capacity), labels...)
-		ch <- prometheus.MustNewConstMetric(loadDesc, prometheus.GaugeValue, float64(p.InFlight), labels...)
-	}
+	})
 }

@@ -78,8 +78,13 @@ func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) *verdict {
 		if b.Head != nil {
 			x.read(a, b.Head)
 		}
-		if len(b.Data) > 0 && !x.take(a, &b) {
-			return x.cut(run, eventGone)
+		if len(b.Data) > 0 {
+			if a.status < 300 {
+				ticket.Answering()
+			}
+			if !x.take(a, &b) {
+				return x.cut(run, eventGone)
+			}
 		}
 		if b.End != nil {
 			return x.finish(a, b.End, run, ticket)

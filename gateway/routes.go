@@ -83,6 +83,12 @@ func (r *routing) stats(name string, found bool) *routeStats {
 	return st
 }
 
+// inFile reports whether a route of the file has the name.
+func (r *routing) inFile(name string) bool {
+	found := r.table.Load().Resolve(name)
+	return found != nil && !found.Advertised && found.Name == name
+}
+
 // all returns what is known of every route.
 func (r *routing) all() []*routeStats {
 	r.mu.RLock()

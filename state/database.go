@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -33,7 +34,7 @@ var migrations embed.FS
 
 // database is an engine behind the queries. It is all that knows which one.
 type database struct {
-	read, write *sql.DB // the same pool where the engine has just one connection
+	read, write *pool   // the same one where the engine has just one connection
 	anchor      *sql.DB // or nil; keeps a database in memory alive
 	dialect     goose.Dialect
 }
@@ -53,15 +54,15 @@ func openSQLiteFile(path string) (*database, error) {
 		return nil, err
 	}
 	name := "file:" + (&url.URL{Path: filepath.ToSlash(absolute)}).EscapedPath()
-	write, err := sqlitePool(name, url.Values{"_journal_mode": {"WAL"}, "_txlock": {"immediate"}}, 1)
+	writer, err := sqlitePool(name, url.Values{"_journal_mode": {"WAL"}, "_txlock": {"immediate"}}, 1)
 	if err != nil {
 		return nil, err
 	}
-	read, err := sqlitePool(name, url.Values{"_query_only": {"true"}}, readers)
+	reader, err := sqlitePool(name, url.Values{"_query_only": {"true"}}, readers)
 	if err != nil {
-		return nil, errors.Join(err, write.Close())
+		return nil, errors.Join(err, writer.Close())
 	}
-	return &database{read: read, write: write, dialect: goose.DialectSQLite3}, nil
+	return &database{read: &pool{DB: reader}, write: &pool{DB: writer, writes: true}, dialect: goose.DialectSQLite3}, nil
 }
 
 // openSQLiteMemory opens an empty database of its own. One connection reads and writes, so that none meets another's
@@ -75,11 +76,33 @@ func openSQLiteMemory(ctx context.Context) (*database, error) {
 	if err := anchor.PingContext(ctx); err != nil {
 		return nil, errors.Join(err, anchor.Close())
 	}
-	pool, err := sqlitePool(name, url.Values{"vfs": {"memdb"}, "_txlock": {"immediate"}}, 1)
+	only, err := sqlitePool(name, url.Values{"vfs": {"memdb"}, "_txlock": {"immediate"}}, 1)
 	if err != nil {
 		return nil, errors.Join(err, anchor.Close())
 	}
-	return &database{read: pool, write: pool, anchor: anchor, dialect: goose.DialectSQLite3}, nil
+	both := &pool{DB: only, writes: true}
+	return &database{read: both, write: both, anchor: anchor, dialect: goose.DialectSQLite3}, nil
+}
+
+// pool is the connections for one kind of work. It tells an observer how long each piece of it took.
+type pool struct {
+	*sql.DB
+	writes   bool
+	observer atomic.Pointer[func(write bool, took time.Duration)] // or nil
+}
+
+// done tells the observer of a piece of work that began then.
+func (p *pool) done(began time.Time) {
+	if f := p.observer.Load(); f != nil {
+		(*f)(p.writes, time.Since(began))
+	}
+}
+
+// Observe has f told of each access to the database from now on: whether it may have written, and how long it took, the
+// wait for a connection and for the disk included. f must return at once. It takes the place of an earlier one.
+func (s *Store) Observe(f func(write bool, took time.Duration)) {
+	s.db.read.observer.Store(&f)
+	s.db.write.observer.Store(&f)
 }
 
 func sqlitePool(name string, options url.Values, connections int) (*sql.DB, error) {
@@ -132,7 +155,7 @@ func (d *database) migrateOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	provider, err := goose.NewProvider(d.dialect, d.write, files,
+	provider, err := goose.NewProvider(d.dialect, d.write.DB, files,
 		goose.WithDisableGlobalRegistry(true), goose.WithTableName(schemaTable))
 	if err != nil {
 		return err
@@ -155,6 +178,7 @@ func (d *database) migrateOnce(ctx context.Context) error {
 
 // locked runs f while this process alone writes: no other, in whatever process, is inside its own locked.
 func (d *database) locked(ctx context.Context, f func(*sql.Tx) error) error {
+	defer d.write.done(time.Now())
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -177,6 +201,9 @@ type querier interface {
 // in the step after its last row, and a fault there (a full disk) is that step's error. database/sql's QueryRow stops
 // before it.
 func queryAll[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	if p, ok := q.(*pool); ok {
+		defer p.done(time.Now())
+	}
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err

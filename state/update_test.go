@@ -167,7 +167,7 @@ func TestStateOfOlderVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider, err := goose.NewProvider(old.dialect, old.write, files, goose.WithTableName(schemaTable))
+	provider, err := goose.NewProvider(old.dialect, old.write.DB, files, goose.WithTableName(schemaTable))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,101 @@
+package gateway
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"iop/tunnel"
+)
+
+// placeCollector shows each target's capacity, load and breakers.
+type placeCollector struct{ s *Server }
+
+var (
+	targetLabels = []string{"node", "provider"}
+	capacityDesc = prometheus.NewDesc("iop_capacity", "Runs that a provider of a Node takes at once.", targetLabels, nil)
+	loadDesc     = prometheus.NewDesc("iop_capacity_in_use", "Runs that a provider of a Node has.", targetLabels, nil)
+	breakerDesc  = prometheus.NewDesc("iop_breakers", "Models of a provider of a Node whose circuit breaker is not closed, by its state (open, half_open).",
+		[]string{"node", "provider", "state"}, nil)
+	restingDesc = prometheus.NewDesc("iop_target_resting", "1 while a provider of a Node gets no runs because it said that it has no room.", targetLabels, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c placeCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{capacityDesc, loadDesc, breakerDesc, restingDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector. A draining session's places are not shown beside those of its successor.
+func (c placeCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	places := c.s.adm.Stats().Places
+	for i := range places {
+		p := &places[i]
+		if p.Retired {
+			continue
+		}
+		node, provider := string(p.Target.Node), string(p.Target.Provider)
+		gauge(capacityDesc, float64(p.Capacity), node, provider)
+		gauge(loadDesc, float64(p.InFlight), node, provider)
+		states := map[string]int{"open": 0, "half_open": 0}
+		for _, b := range p.Breakers {
+			states[b.State]++
+		}
+		for state, n := range states {
+			gauge(breakerDesc, float64(n), node, provider, state)
+		}
+		resting := 0.
+		if p.BackingOff {
+			resting = 1
+		}
+		gauge(restingDesc, resting, node, provider)
+	}
+}
+
+// queueCollector shows how many requests wait for each route.
+type queueCollector struct{ s *Server }
+
+var depthDesc = prometheus.NewDesc("iop_queue_depth", "Requests that wait for a place, by route.", []string{"route"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c queueCollector) Describe(ch chan<- *prometheus.Desc) { ch <- depthDesc }
+
+// Collect implements prometheus.Collector. Routes that no target was ever found for are one, without a name.
+func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
+	depth := map[string]int{}
+	for _, q := range c.s.adm.Stats().Queues {
+		depth[c.s.routing.stats(q.Route, c.s.routing.inFile(q.Route)).name] += q.Waiting
+	}
+	for name, n := range depth {
+		ch <- prometheus.MustNewConstMetric(depthDesc, prometheus.GaugeValue, float64(n), name)
+	}
+}
+
+// tunnelCollector shows what of the tunnel has labels or buckets.
+type tunnelCollector struct{ t *tunnel.Metrics }
+
+var (
+	refusalDesc = prometheus.NewDesc("iop_node_refusals_total", "Node connections that were refused, by code.", []string{"code"}, nil)
+	rttDesc     = prometheus.NewDesc("iop_heartbeat_round_trip_seconds", "Round trips of heartbeats.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c tunnelCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- refusalDesc
+	ch <- rttDesc
+}
+
+// Collect implements prometheus.Collector.
+func (c tunnelCollector) Collect(ch chan<- prometheus.Metric) {
+	c.t.EachRefusal(func(code string, n uint64) {
+		ch <- prometheus.MustNewConstMetric(refusalDesc, prometheus.CounterValue, float64(n), code)
+	})
+	h := c.t.HeartbeatRTT.Snapshot()
+	buckets := make(map[float64]uint64, len(h.Bounds))
+	for i, bound := range h.Bounds {
+		buckets[bound.Seconds()] = h.Counts[i]
+	}
+	ch <- prometheus.MustNewConstHistogram(rttDesc, h.Count, h.Sum.Seconds(), buckets)
+}
