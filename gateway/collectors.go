@@ -65,6 +65,9 @@ func (c queueCollector) Describe(ch chan<- *prometheus.Desc) { ch <- depthDesc }
 // Collect implements prometheus.Collector. Routes that no target was ever found for are one, without a name.
 func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	depth := map[string]int{}
+	for _, st := range c.s.routing.all() {
+		depth[st.name] = 0
+	}
 	for _, q := range c.s.adm.Stats().Queues {
 		depth[c.s.routing.stats(q.Route, c.s.routing.inFile(q.Route)).name] += q.Waiting
 	}
