@@ -91,6 +91,10 @@ bench-scale: ## memory and CPU time of an Edge with 2,000 streams, and with 1,00
 	@go run ./e2e/scale streams
 	@go run ./e2e/scale nodes
 
+.PHONY: bench-policies
+bench-policies: ## the selection policies on a simulated fleet, as a table; two minutes
+	@go test -count=1 -v -run TestPoliciesTables ./gateway/admission -tables
+
 .PHONY: fuzz
 fuzz: ## each fuzz target in turn: FUZZTIME=30s
 	@for package in $(UNIT); do \
