@@ -46,6 +46,7 @@ type exchange struct {
 	withhold  bool // it gets no usage-only event, as it did not ask for one
 	route     *route.Route
 	stats     *routeStats // of the route, as known when the request came
+	input     int64       // estimated tokens, of the prompt
 	tokens    int64       // estimated, prompt and answer
 	output    int64       // estimated, of the answer
 	hold      limit.Hold  // of the key's limits, until the run ends
@@ -74,7 +75,9 @@ type exchange struct {
 
 	// Of the dispatch.
 	line    uint64             // in the queue
+	ticket  *admission.Ticket  // the last one
 	avoid   []admission.Target // targets that failed
+	retries int                // of them those that a provider's failure sent it away from
 	noUsage bool               // the provider refused stream_options
 	sent    sentBody
 	answer  answer
@@ -127,7 +130,7 @@ const (
 // what is large lies in the exchange: with a kilobyte more each handler would have a stack of 16 KiB in place of 8.
 func (x *exchange) run() (abort bool) {
 	x.busy.Lock()
-	defer x.busy.Unlock()
+	defer x.close()
 	x.rings = make(chan struct{}, 1)
 	x.timer = time.AfterFunc(x.alarmIn(x.started), func() {
 		select {
@@ -143,6 +146,12 @@ func (x *exchange) run() (abort bool) {
 		total: time.Since(x.started),
 	}
 	return abort
+}
+
+// close ends what may be written: the response is net/http's again, also after a panic.
+func (x *exchange) close() {
+	x.reply.gone = true
+	x.busy.Unlock()
 }
 
 // letGo forgets the request, which is not sent again.
@@ -162,7 +171,7 @@ func (x *exchange) dispatch() *verdict {
 			}
 			return v
 		}
-		x.line = ticket.Line
+		x.ticket, x.line = ticket, ticket.Line
 		run, err := x.open(ticket, attempt)
 		if err != nil {
 			v = openVerdict(ticket, err)
@@ -176,8 +185,11 @@ func (x *exchange) dispatch() *verdict {
 		x.rec.requeued()
 		switch v.next {
 		case nextElsewhere:
-			if v.terminal.Outcome != execution.Rejected && len(x.avoid) >= x.route.Retry.Attempts {
-				return v
+			if v.terminal.Outcome != execution.Rejected { // no provider has seen the others
+				if x.retries >= x.route.Retry.Attempts {
+					return v
+				}
+				x.retries++
 			}
 			x.avoid, former = append(x.avoid, ticket.Target), v
 			x.s.metrics.retried(v.terminal.Code)
@@ -253,7 +265,7 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 		FirstByteTimeoutMs: milliseconds(x.route.Timeouts.FirstByte),
 		IdleTimeoutMs:      milliseconds(x.route.Timeouts.BetweenChunks),
 	}
-	if x.route.RenameModel && ticket.Model != x.env.Model {
+	if x.route.RenameModel { // also of the same name: a provider may answer with a more exact one
 		request.AnswerModel = x.env.Model
 	}
 	return x.s.reg.Open(ticket.Target, tunnel.OpenSpec{

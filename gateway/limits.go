@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"iop/execution"
 	"iop/gateway/limit"
 	"iop/openai"
 )
@@ -14,8 +15,10 @@ func (x *exchange) estimate() {
 	prompt := len(x.body)
 	if p := x.env.Prompt(x.body); p != nil {
 		prompt = len(p)
+	} else if x.form {
+		prompt /= mediaBytes
 	}
-	input := openai.EstimateTokens(prompt)
+	x.input = openai.EstimateTokens(prompt)
 	var most int64
 	if x.op.Stream != openai.StreamNone && x.op.Stream != openai.StreamMedia {
 		x.output = x.stats.expected()
@@ -25,7 +28,7 @@ func (x *exchange) estimate() {
 		}
 	}
 	n := min(max(x.env.Choices, 1), maxChoices)
-	x.tokens = input + min(most, maxEstimate)*n
+	x.tokens = x.input + min(most, maxEstimate)*n
 }
 
 // Bounds of what a client's numbers can make of an estimate.
@@ -33,6 +36,10 @@ const (
 	maxChoices  = 128
 	maxEstimate = 1 << 30
 )
+
+// mediaBytes is how many bytes of a form count as one of text: it is recordings or images, of which a second, or a
+// picture, is about as long as a sentence.
+const mediaBytes = 256
 
 // charge takes the request from the key's limits, or says which one is exceeded.
 func (x *exchange) charge() *openai.Error {
@@ -51,7 +58,7 @@ func (x *exchange) charge() *openai.Error {
 
 func limitError(over *limit.Exceeded) *openai.Error {
 	e := openai.RateLimited(over.RetryAfter, over.Message())
-	if over.Kind == limit.Budget {
+	if over.NoRetry {
 		e.Code, e.NoRetry = "insufficient_quota", true // what OpenAI calls it; waiting a minute does not help
 	}
 	return e
@@ -63,11 +70,17 @@ func (x *exchange) settle(end *ending) {
 	switch {
 	case u.Known:
 		x.hold.Settle(u.Input + u.Output)
-	case end.terminal.Phase < phaseCharged:
+	case !x.costs(&end.terminal):
 		x.hold.Release()
 	default:
 		x.hold.Settle(-1)
 	}
+}
+
+// costs reports whether a run of unknown usage counts as what was estimated: its provider may have worked on it. One
+// that answered with an error, or could not be reached, did not.
+func (x *exchange) costs(t *execution.Terminal) bool {
+	return t.Phase >= phaseCharged && t.Code != execution.CodeProviderUnreachable && x.answer.status < http.StatusMultipleChoices
 }
 
 // limitHeaders says what is left of the key's limits.

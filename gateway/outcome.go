@@ -47,7 +47,7 @@ func problemOf(t execution.Terminal) *openai.Error {
 
 // failed is the verdict of a run that ended otherwise than completed, before a byte of it reached the client.
 func (x *exchange) failed(t execution.Terminal, openWritten bool, ticket *admission.Ticket) *verdict {
-	v := &verdict{terminal: t, problem: problemOf(t), told: t.Told}
+	v := &verdict{terminal: t, problem: problemOf(t)}
 	report(ticket, t.Code)
 	switch t.Code {
 	case execution.CodeCapacity:
@@ -119,5 +119,25 @@ func reportStatus(t *admission.Ticket, status int, retryAfter time.Duration, end
 		t.Failed()
 	default:
 		t.Served(admission.Sample{Duration: end.Timings.Provider})
+	}
+}
+
+// broken ends whatever a handler that met a panic has left: its place in the queue, its ticket, its run.
+func (x *exchange) broken() ending {
+	phase := x.rec.phase()
+	x.rec.mu.Lock()
+	run := x.rec.run
+	x.rec.mu.Unlock()
+	switch {
+	case run != nil:
+		run.Abandon(execution.CodeInternal, execution.CodeInternal.String())
+	case x.waiter != nil:
+		x.waiter.Leave()
+	case x.ticket != nil:
+		x.ticket.Release()
+	}
+	return ending{
+		terminal: execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal, Phase: phase},
+		status:   x.reply.status, bytes: x.reply.bytes, firstByte: x.reply.firstByte, total: time.Since(x.started),
 	}
 }

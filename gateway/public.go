@@ -141,6 +141,7 @@ func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *open
 	x.spoke = x.started
 	x.reply.border = true
 	defer x.letGo()
+	defer x.hold.Release() // of a request that became no run: a run's is settled by then
 	if e := x.intake(); e != nil {
 		s.refused(x, e)
 		return
@@ -151,7 +152,7 @@ func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *open
 	finished := false
 	defer func() {
 		if !finished { // a panic
-			s.finish(x, ending{terminal: execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal}})
+			s.finish(x, x.broken())
 		}
 	}()
 	abort := x.run()

@@ -36,12 +36,16 @@ func (x *exchange) queue(waiter *admission.Waiter) event {
 	began := time.Now()
 	x.queueEnd = began.Add(x.queueTimeout())
 	x.waiter = waiter
-	x.news.position, x.news.estimate = waiter.Place()
-	x.news.next = began
-	if !x.news.wanted || x.newsDue(began) && x.tellPlace(began) {
-		x.rearm(began)
+	x.reply.opaque = false // a former target's answer is not passed on
+	if x.news.position == 0 {
+		x.news.position, x.news.estimate = waiter.Place()
 	}
-	ev := x.wait(waiter.Ready())
+	x.news.next = began
+	ev := eventGone
+	if !x.newsDue(began) || x.tellPlace(began) {
+		x.rearm(began)
+		ev = x.wait(waiter.Ready())
+	}
 	x.queueEnd, x.waiter = time.Time{}, nil
 	waited := time.Since(began)
 	x.rec.waited(waited)
@@ -65,7 +69,7 @@ func (x *exchange) newsDue(now time.Time) bool {
 func (x *exchange) tellPlace(now time.Time) bool {
 	x.news.next = now.Add(newsInterval)
 	position, estimate := x.waiter.Place()
-	if position == x.news.told {
+	if position == 0 || position == x.news.told { // 0: it is its turn
 		return true
 	}
 	x.news.told = position

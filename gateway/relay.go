@@ -337,7 +337,7 @@ func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, 
 	switch {
 	case end.Outcome != execution.Completed && x.reply.answered:
 		report(ticket, end.Code)
-		v.problem, v.told = problemOf(*end), end.Told
+		v.problem, v.told = problemOf(*end), end.Told && x.reply.events
 	case end.Outcome != execution.Completed:
 		return x.failed(*end, run.OpenWritten(), ticket)
 	case a.head == nil:
@@ -361,7 +361,7 @@ func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, 
 	}
 	switch {
 	case v.terminal.Outcome == execution.Completed:
-		ticket.Served(sampleOf(end))
+		ticket.Served(x.sampleOf(end))
 	case end.Outcome == execution.Completed: // no answer at all, or no usable one
 		ticket.Failed()
 	}
@@ -476,7 +476,7 @@ func retryAfter(h *wire.Head) time.Duration {
 	if err != nil || seconds <= 0 {
 		return 0
 	}
-	return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	return time.Duration(min(seconds, int(maxRetryAfter/time.Second))) * time.Second
 }
 
 // conclude tells the client of the failure, if there is one and it can still be told. abort: the response must be cut

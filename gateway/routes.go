@@ -133,12 +133,12 @@ func (s *Server) Reload() error {
 func (s *Server) routeFor(key *state.Key, model string) (*route.Route, *openai.Error) {
 	r := s.routing.table.Load().Resolve(model)
 	switch {
-	case r == nil && key.AllowsModel(model):
+	case r != nil && mayUse(key, r, model):
+		return r, nil
+	case key.AllowsModel(model): // also if it is there, for others: who may not use it learns nothing of it
 		return nil, openai.ModelNotFound(model)
-	case r == nil || !mayUse(key, r, model):
-		return nil, openai.ModelNotAllowed(model)
 	}
-	return r, nil
+	return nil, openai.ModelNotAllowed(model)
 }
 
 // mayUse: the key lists the route or the alias that was asked for, and the route lists the key's principal.

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"cmp"
+
 	"iop/execution"
 	"iop/gateway/admission"
 	"iop/state"
@@ -14,19 +16,31 @@ func (x *exchange) usageRecord(end *ending) state.UsageRecord {
 	rec := x.rec
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
+	name := rec.route
+	if x.route.Advertised && rec.target == (admission.Target{}) {
+		name = "" // whatever the client wrote
+	}
 	return state.UsageRecord{
-		Run: rec.id, Key: rec.key, Principal: x.key.Principal(), Route: x.stats.name, Operation: rec.op,
+		Run: rec.id, Key: rec.key, Principal: x.key.Principal(), Route: name, Operation: rec.op,
 		Node: rec.target.Node, Provider: rec.target.Provider, Model: rec.upstream,
 		Started: rec.started, Queue: rec.queued, FirstToken: end.firstByte, Duration: end.total,
 		Outcome: end.terminal.Outcome, Code: end.terminal.Code, Status: end.status, Attempts: rec.attempts, Stream: rec.stream,
-		Usage: end.terminal.Usage,
+		Usage: x.used(&end.terminal),
 	}
 }
 
+// used is the usage that is booked for a run. Where it is unknown it is what the key's limits keep of it: the estimate.
+func (x *exchange) used(t *execution.Terminal) execution.Usage {
+	if t.Usage.Known || !x.costs(t) {
+		return t.Usage
+	}
+	return execution.Usage{Input: x.input, Output: x.tokens - x.input, Known: true, Estimated: true}
+}
+
 // sampleOf is what a run that went well tells of its target.
-func sampleOf(t *execution.Terminal) admission.Sample {
+func (x *exchange) sampleOf(t *execution.Terminal) admission.Sample {
 	return admission.Sample{
 		FirstToken: t.Timings.FirstByte, Duration: t.Timings.Provider,
-		Input: t.Usage.Input, Output: t.Usage.Output, Cached: t.Usage.Cached,
+		Input: cmp.Or(t.Usage.Input, x.input), Output: t.Usage.Output, Cached: t.Usage.Cached,
 	}
 }
