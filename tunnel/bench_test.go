@@ -198,14 +198,3 @@ func TestIdleSessionsAreSmall(t *testing.T) {
 		t.Errorf("an idle session takes %d bytes", per)
 	}
 }
-
-// What a chunk and a run allocate at both ends together: the numbers may fall, and must not rise unseen.
-func TestAllocations(t *testing.T) {
-	if raceDetector {
-		t.Skip("the race detector allocates")
-	}
-	chunks := testing.Benchmark(func(b *testing.B) { benchChunks(b, 64, 220) })
-	if n := chunks.AllocsPerOp(); n > 1 {
-		t.Errorf("%d allocations for each chunk", n)
-	}
-}
