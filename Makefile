@@ -46,9 +46,9 @@ test: ## everything that decides whether a change may land; the last line is "N 
 	@rm -rf $(RESULTS); mkdir -p $(RESULTS) .cache/bin
 	@go build -o $(TESTCOUNT) ./.ci/testcount
 	@status=0; \
-	$(MAKE) -k test-static test-unit test-e2e || status=1; \
+	$(MAKE) -k test-static test-unit test-plain test-e2e || status=1; \
 	echo; $(TESTCOUNT) sum $(RESULTS)/summary \
-		$(RESULTS)/{format,vet,staticcheck,govulncheck,unit,e2e}.json || status=1; \
+		$(RESULTS)/{format,vet,staticcheck,govulncheck,unit,plain,e2e}.json || status=1; \
 	exit $$status
 
 .PHONY: test-static
@@ -63,6 +63,13 @@ test-static: $(TESTCOUNT)
 .PHONY: test-unit
 test-unit: $(TESTCOUNT) ## every test of the packages, with the race detector, in random order
 	@go test -json -race -shuffle=on -timeout 20m $(UNIT) 2>&1 | $(TESTCOUNT) read $(RESULTS)/unit.json
+
+# What counts allocations, or needs many steps and no goroutines, is in files that the race detector's run leaves out, or
+# does more here.
+.PHONY: test-plain
+test-plain: $(TESTCOUNT) ## the tests that the race detector would make meaningless or endless
+	@go test -json -count=1 -timeout 10m -run '^(TestAllocations|TestUsageSummaryIsBounded|TestPolicies.*|TestMillionPrompts)$$' \
+		./tunnel ./state ./gateway/admission 2>&1 | $(TESTCOUNT) read $(RESULTS)/plain.json
 
 .PHONY: test-e2e
 test-e2e: $(TESTCOUNT) sdk ## real processes, real SDKs, faults
