@@ -145,7 +145,7 @@ func (ps *places) view(p *servicePlace, spec *route.Target, loaded bool) admin.T
 	v := admin.Target{
 		Node: p.target.Node, Generation: p.target.Generation, Provider: p.target.Provider, Model: spec.Model,
 		InService: p.inService, Breaker: "closed", InFlight: p.load.InFlight, Capacity: p.load.Capacity,
-		Weight: spec.Weight, Loaded: loaded,
+		Weight: spec.Weight, Loaded: loaded, Resting: p.load.BackingOff,
 	}
 	var rest time.Duration
 	for _, b := range p.load.Breakers {

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -222,4 +223,50 @@ func TestAdminReloads(t *testing.T) {
 	if status, body := newEdge(t, nil).operate("POST", "/admin/v1/config/reload", ""); status != 409 || !strings.Contains(body, "no_config_file") {
 		t.Errorf("without a file: %d %s", status, body)
 	}
+}
+
+// TestAdminShowsWhatIsWrongWithATarget: one that has no room rests, one that fails is cut off by its breaker.
+func TestAdminShowsWhatIsWrongWithATarget(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addNode("full", 4, endsWith(execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeCapacity}), "a")
+	e.addNode("broken", 4, answerJSON(502, `{"error":{"message":"no"}}`), "b")
+	target := func(name string) admin.Target {
+		var list struct{ Data []admin.Route }
+		e.adminGet("/admin/v1/routes", &list)
+		for _, r := range list.Data {
+			if r.Name == name {
+				return r.Groups[0].Targets[0]
+			}
+		}
+		t.Fatalf("no route %s", name)
+		return admin.Target{}
+	}
+	if got := target("a"); got.Resting || got.Breaker != "closed" || got.RestingUntil != nil {
+		t.Errorf("at first %+v", got)
+	}
+	// The request waits for a target that always says that it has no room.
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r := e.request(http.MethodPost, chat, `{"model":"a"}`).WithContext(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if resp, err := e.client.Do(r); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	e.eventually("it rests", func() bool { return target("a").Resting })
+	stop()
+	<-ended
+	for range 10 {
+		if target("b").Breaker == "open" {
+			break
+		}
+		e.post(chat, `{"model":"b"}`)
+		e.idle()
+	}
+	if got := target("b"); got.Breaker != "open" || got.RestingUntil == nil || !got.RestingUntil.After(time.Now()) {
+		t.Errorf("after many failures %+v", got)
+	}
+	e.idle()
 }

@@ -85,7 +85,7 @@ func targetState(t *admin.Target) string {
 		return "breaker open" + rest
 	case t.Breaker == "half_open":
 		return "breaker half open"
-	case t.RestingUntil != nil:
+	case t.Resting:
 		return "resting" + rest
 	}
 	return "in service"

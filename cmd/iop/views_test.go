@@ -61,7 +61,7 @@ func TestRoutesTable(t *testing.T) {
 	soon := time.Now().Add(90*time.Second + 500*time.Millisecond)
 	target := admin.Target{Node: "gpu-1", Provider: "vllm", Model: "big", InService: true, Breaker: "closed", InFlight: 1, Capacity: 4, Weight: 3, Loaded: true}
 	resting, open, half, gone := target, target, target, target
-	resting.RestingUntil, open.RestingUntil, open.Breaker, half.Breaker, gone.InService = &soon, &soon, "open", "half_open", false
+	resting.Resting, resting.RestingUntil, open.RestingUntil, open.Breaker, half.Breaker, gone.InService = true, &soon, &soon, "open", "half_open", false
 	newFakeAdmin(t, map[string]any{"/admin/v1/routes": listing[admin.Route]{[]admin.Route{
 		{Name: "chat", Policy: "weighted", Waiting: 2, Groups: []admin.Group{
 			{When: "full", Targets: []admin.Target{target, resting, open, half, gone}}, {When: "down", Targets: []admin.Target{}},

@@ -62,7 +62,7 @@ func (e *fakeEdge) Nodes() []admin.Node {
 func (e *fakeEdge) Routes() []admin.Route {
 	resting := began.Add(time.Second)
 	target := admin.Target{
-		Node: "n1", Generation: 7, Provider: "p", Model: "big", InService: true, Breaker: "half_open", RestingUntil: &resting,
+		Node: "n1", Generation: 7, Provider: "p", Model: "big", InService: true, Breaker: "half_open", Resting: true, RestingUntil: &resting,
 		InFlight: 1, Capacity: 4, Weight: 3, Loaded: true,
 	}
 	return []admin.Route{{

@@ -40,10 +40,11 @@ type Target struct {
 	Node         execution.NodeID     `json:"node"`
 	Generation   execution.Generation `json:"generation"`
 	Provider     execution.ProviderID `json:"provider"`
-	Model        string               `json:"model"`      // the provider's name for it
-	InService    bool                 `json:"in_service"` // its Node is online and not drained, and its provider well
-	Breaker      string               `json:"breaker"`    // "closed", "open", "half_open"
-	RestingUntil *time.Time           `json:"resting_until"`
+	Model        string               `json:"model"`         // the provider's name for it
+	InService    bool                 `json:"in_service"`    // its Node is online and not drained, and its provider well
+	Breaker      string               `json:"breaker"`       // "closed", "open", "half_open"
+	Resting      bool                 `json:"resting"`       // it refused a run for want of room, and is left alone for a while
+	RestingUntil *time.Time           `json:"resting_until"` // when it is tried again, as far as that is known
 	InFlight     int                  `json:"in_flight"`
 	Capacity     int                  `json:"capacity"`
 	Weight       int                  `json:"weight"`
