@@ -173,7 +173,7 @@ func (rec *record) operatorView() admin.Run {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	v := admin.Run{
-		ID: rec.id, RequestID: rec.requestID, Key: rec.key, Route: rec.route, Operation: rec.op, Model: rec.model, Stream: rec.stream,
+		ID: rec.id, RequestID: rec.requestID, Key: rec.key, Principal: rec.principal, Route: rec.route, Operation: rec.op, Model: rec.model, Stream: rec.stream,
 		State: stateNames[rec.state], Phase: phase.String(), Started: rec.started.UTC(), QueueMS: rec.queued.Milliseconds(),
 		DurationMS: millis(time.Since(rec.started)),
 		Node:       rec.target.Node, Generation: rec.target.Generation, Provider: rec.target.Provider,

@@ -147,7 +147,7 @@ func (ps *places) view(p *servicePlace, spec *route.Target, loaded bool) admin.T
 		InService: p.inService, Breaker: "closed", InFlight: p.load.InFlight, Capacity: p.load.Capacity,
 		Weight: spec.Weight, Loaded: loaded, Resting: p.load.BackingOff,
 	}
-	var rest time.Duration
+	rest := p.load.Rests
 	for _, b := range p.load.Breakers {
 		if b.Model == spec.Model {
 			v.Breaker, rest = b.State, max(rest, b.Opens)

@@ -151,8 +151,8 @@ func TestAdminShowsTheQueue(t *testing.T) {
 	}
 	var runs struct{ Data []admin.Run }
 	e.adminGet("/admin/v1/runs?route=chat&state=queued", &runs)
-	if len(runs.Data) != 2 {
-		t.Errorf("%d queued runs", len(runs.Data))
+	if len(runs.Data) != 2 || runs.Data[0].Principal != "team-b" {
+		t.Errorf("queued runs %+v", runs.Data)
 	}
 	e.adminGet("/admin/v1/runs", &runs)
 	for _, run := range runs.Data {

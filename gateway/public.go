@@ -197,7 +197,8 @@ func (x *exchange) intake() (e *openai.Error) {
 	x.headers = s.forwardHeaders(r.Header)
 	x.rec = &record{
 		id: execution.NewRunID(), requestID: x.requestID, clientID: clientRequestID(r.Header), key: x.key.ID,
-		op: x.op.Name, model: x.env.Model, route: x.route.Name, stream: x.env.Stream, started: x.started,
+		principal: x.key.Principal(),
+		op:        x.op.Name, model: x.env.Model, route: x.route.Name, stream: x.env.Stream, started: x.started,
 		kill: make(chan execution.Code, 1),
 	}
 	return nil

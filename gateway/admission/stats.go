@@ -13,6 +13,7 @@ type PlaceStats struct {
 	Capacity   int
 	Selectable bool
 	BackingOff bool           // it rests after a refusal
+	Rests      time.Duration  // how long it still does; 0 where it doesn't
 	Retired    bool           // of a session that was withdrawn, or that another took over from
 	Breakers   []BreakerStats // those that are not closed
 }
@@ -57,9 +58,13 @@ func (c *Controller) Stats() Stats {
 	st := Stats{InFlight: c.inFlight, Waiting: c.waiting}
 	for _, s := range c.sessions {
 		for _, p := range s.places {
+			var rests time.Duration
+			if r := &p.engine.rest; r.resting {
+				rests = max(r.until.Sub(now), 0)
+			}
 			st.Places = append(st.Places, PlaceStats{
 				Target: p.target, InFlight: p.engine.inFlight, Capacity: p.capacity, Selectable: p.selectable,
-				BackingOff: p.engine.rest.resting, Retired: p.engine.place != p, Breakers: p.engine.breakers(now),
+				BackingOff: p.engine.rest.resting, Rests: rests, Retired: p.engine.place != p, Breakers: p.engine.breakers(now),
 			})
 		}
 	}
