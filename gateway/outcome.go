@@ -63,6 +63,8 @@ func (x *exchange) failed(t execution.Terminal, openWritten bool, ticket *admiss
 		if !openWritten {
 			v.next = nextAgain // no Node has seen it
 		}
+	case execution.CodeDrainDeadline: // its Node is leaving, as one that is lost
+		v.next = x.elsewhere(route.RetryLost)
 	case execution.CodeProviderUnreachable:
 		v.next = x.elsewhere(route.RetryUnreachable)
 	case execution.CodeProviderTimeout:
