@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openai/openai-go/v3/option"
+)
+
+// queueFile has a route by two names, one of which clients have to see in the answer.
+const queueFile = `
+routes:
+  - model: chat
+    aliases: [gpt-4o]
+    rename_model: true
+    targets: [{model: sim-small}]
+`
+
+// wantsUpdates asks for the place in the queue.
+var wantsUpdates = http.Header{"X-Iop-Queue-Updates": {"1"}}
+
+// newQueueWorld is a Node with one place.
+func newQueueWorld(t *testing.T) *routed {
+	t.Helper()
+	s := newRouted(t, queueFile)
+	s.launchNode("node-1", "--provider", "sim="+s.startSim("--slots", "8").url+",capacity=1")
+	s.serving("node-1", "sim-small")
+	return s
+}
+
+// places are the positions that an answer told in comments, in order.
+func (a *answer) places(t *testing.T) (positions []int) {
+	t.Helper()
+	for line := range strings.Lines(a.body.String()) {
+		rest, ok := strings.CutPrefix(line, ": queue position=")
+		if !ok {
+			continue
+		}
+		number, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			t.Errorf("a comment %q", line)
+		}
+		positions = append(positions, n)
+	}
+	return positions
+}
+
+// TestQueuePosition has six requests for one place. Who asks is told how the queue before it gets shorter; others are not.
+func TestQueuePosition(t *testing.T) {
+	t.Parallel()
+	s := newQueueWorld(t)
+	held := s.chatLater("ttft=1s,tokens=2", true)
+	s.sims[0].active(t, 1)
+	var all []*answer
+	for i := range 6 {
+		all = append(all, s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("chat", "ttft=700ms,tokens=2", true), wantsUpdates))
+		s.queued(i + 1)
+	}
+	silent := s.chatLater("tokens=2", true)
+	whole := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("chat", "tokens=2", false), wantsUpdates)
+	held.end(t, 20*time.Second).ok(t, "the first")
+	for i, a := range all {
+		a.end(t, 30*time.Second).ok(t, fmt.Sprintf("number %d", i+1))
+		got := a.places(t)
+		if len(got) == 0 || got[0] != i+1 || !slices.IsSortedFunc(got, func(a, b int) int { return b - a }) || len(slices.Compact(slices.Clone(got))) != len(got) {
+			t.Errorf("number %d was told %d", i+1, got)
+		}
+	}
+	if got := all[5].places(t); len(got) < 3 || got[len(got)-1] > 2 {
+		t.Errorf("the last was told %d on its way", got)
+	}
+	silent.end(t, 20*time.Second).ok(t, "who did not ask")
+	if got := silent.places(t); len(got) != 0 {
+		t.Errorf("who did not ask was told %d", got)
+	}
+	whole.end(t, 20*time.Second).ok(t, "an answer in one piece")
+	if strings.Contains(whole.body.String(), "queue") || whole.header.Get("X-Iop-Queue-Position") == "" {
+		t.Errorf("an answer in one piece: %v, %s", whole.header, whole)
+	}
+	s.quiet()
+}
+
+// TestQueueUpdatesSDK: the official clients read a stream with places in it as any other.
+func TestQueueUpdatesSDK(t *testing.T) {
+	t.Parallel()
+	s := newQueueWorld(t)
+	blocked := func() *answer {
+		a := s.chatLater("ttft=2500ms,tokens=1", true)
+		s.sims[0].active(t, 1)
+		for range 2 {
+			s.chatLater("ttft=50ms,tokens=1", true)
+		}
+		s.queued(2)
+		return a
+	}
+	t.Run("go", func(t *testing.T) {
+		a := blocked()
+		client := goClient(s.url+"/v1", s.key)
+		chunks, err := readAll(client.Chat.Completions.NewStreaming(t.Context(), goChatFor("gpt-4o", "hello", "tokens=4"), option.WithHeader("X-IOP-Queue-Updates", "1")))
+		if err != nil || chunkText(chunks, 0) != "hello t1 t2 t3" || chunks[0].Model != "gpt-4o" {
+			t.Errorf("%v, %+v", err, chunks)
+		}
+		a.end(t, 20*time.Second).ok(t, "the first")
+	})
+	t.Run("python", func(t *testing.T) {
+		a := blocked()
+		target, err := json.Marshal(map[string]string{"base_url": s.url + "/v1", "key": s.key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, filepath.Join(sdkDir(t), "python", "bin", "python"), filepath.Join("sdk", "python", "routed.py"), string(target))
+		cmd.Env = append(cleanEnv(), "PYTHONDONTWRITEBYTECODE=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		a.end(t, 20*time.Second).ok(t, "the first")
+	})
+	if n := s.metric("iop_queued"); n != 0 {
+		t.Errorf("%v still wait", n)
+	}
+	s.quiet()
+}
