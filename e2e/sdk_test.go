@@ -129,6 +129,17 @@ func sdkDir(t *testing.T) string {
 func runSDK(t *testing.T, command ...string) {
 	t.Parallel()
 	w := newSDKWorld(t)
+	ran := w.runScript(t, command...)
+	if missing := slices.DeleteFunc(slices.Clone(sdkChecks), func(name string) bool { return slices.Contains(ran, name) }); len(missing) > 0 {
+		t.Errorf("these checks did not run: %s", strings.Join(missing, ", "))
+	}
+	w.main.settled()
+	w.tight.settled()
+}
+
+// runScript runs a script on the world to its end, and returns the names of the checks that ran.
+func (w *sdkWorld) runScript(t *testing.T, command ...string) (ran []string) {
+	t.Helper()
 	arg, err := json.Marshal(w)
 	if err != nil {
 		t.Fatal(err)
@@ -150,16 +161,12 @@ func runSDK(t *testing.T, command ...string) {
 	}
 	watchdog := time.AfterFunc(10*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer watchdog.Stop()
-	ran := w.follow(t, bufio.NewReader(stdout))
+	ran = w.follow(t, bufio.NewReader(stdout))
 	if err := cmd.Wait(); err != nil {
 		text, _ := readFile(stderr.Name())
 		t.Errorf("%s: %v\n%s", filepath.Base(command[0]), err, tail(text, 8<<10))
 	}
-	if missing := slices.DeleteFunc(slices.Clone(sdkChecks), func(name string) bool { return slices.Contains(ran, name) }); len(missing) > 0 {
-		t.Errorf("these checks did not run: %s", strings.Join(missing, ", "))
-	}
-	w.main.settled()
-	w.tight.settled()
+	return ran
 }
 
 // follow reads what a script prints to its end, and returns the names of the checks that ran.

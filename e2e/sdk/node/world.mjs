@@ -76,8 +76,14 @@ export async function seen(marker, sim = WORLD.sim) {
 }
 
 /** How many requests for operations have ended at the Edge. */
-export async function edgeRequests(metrics = WORLD.metrics) {
-  const lines = (await control("GET", metrics)).split("\n").filter((l) => l.startsWith("iop_requests_total{"));
+export const edgeRequests = (metrics) => metric("iop_requests_total", metrics);
+
+/** How many requests the Edge has refused before they became runs. */
+export const refusedSoFar = () => metric("iop_requests_refused_total");
+
+/** The sum of the samples of an Edge's metric. */
+async function metric(name, metrics = WORLD.metrics) {
+  const lines = (await control("GET", metrics)).split("\n").filter((l) => l.startsWith(name + "{"));
   return lines.reduce((sum, l) => sum + Number(l.slice(l.lastIndexOf(" "))), 0);
 }
 

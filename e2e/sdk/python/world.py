@@ -91,9 +91,19 @@ def seen(marker, sim=None):
 
 def edge_requests(metrics=None):
     """How many requests for operations have ended at the Edge."""
+    return metric("iop_requests_total", metrics)
+
+
+def refused_so_far():
+    """How many requests the Edge has refused before they became runs."""
+    return metric("iop_requests_refused_total")
+
+
+def metric(name, metrics=None):
+    """The sum of the samples of an Edge's metric."""
     total = 0.0
     for line in control("GET", metrics or WORLD["metrics"]).splitlines():
-        if line.startswith("iop_requests_total{"):
+        if line.startswith(name + "{"):
             total += float(line.rsplit(" ", 1)[1])
     return int(total)
 

@@ -1,0 +1,55 @@
+// What the official client for Node.js makes of a key's limits.
+
+import { WORLD, check, client, holds, openai, raised, refusedSoFar, runAll, same } from "./world.mjs";
+
+const ask = (c, more = {}) =>
+  c.chat.completions.create({ model: "sim-small", messages: [{ role: "user", content: "hello" }], ...more });
+
+const limited = (c, more) => raised(openai.RateLimitError, () => ask(c, more));
+
+check("limits/requests", async () => {
+  const c = client({ key: WORLD.keys.rpm, maxRetries: 0 });
+  for (const left of ["2", "1", "0"]) {
+    const { response } = await ask(c).withResponse();
+    same(response.headers.get("x-ratelimit-remaining-requests"), left);
+  }
+  const e = await limited(c);
+  same([e.status, e.code, e.type], [429, "rate_limit_exceeded", "rate_limit_error"]);
+  holds(e.message.includes("3 requests a minute"), e.message);
+  const wait = Number(e.headers.get("retry-after"));
+  holds(wait >= 1 && wait <= 20, `Retry-After ${wait}`);
+});
+
+check("limits/retry_waits", async () => {
+  const c = client({ key: WORLD.keys.rpm20, maxRetries: 0 });
+  for (let i = 0; i < 20; i++) await ask(c);
+  const told = Number((await limited(c)).headers.get("retry-after"));
+  const before = await refusedSoFar();
+  const began = performance.now();
+  await ask(client({ key: WORLD.keys.rpm20, maxRetries: 2 }));
+  const took = (performance.now() - began) / 1000;
+  holds(took > told - 1.2, `told ${told}, took ${took}`);
+  same((await refusedSoFar()) - before, 1, "requests that were refused");
+  return `told ${told} s, took ${took.toFixed(1)} s`;
+});
+
+check("limits/concurrency", async () => {
+  const c = client({ key: WORLD.keys.concurrency, maxRetries: 0 });
+  const stream = await ask(c, { stream: true, user: "sim:tokens=100000,itl=20ms" });
+  for await (const _ of stream) {
+    const e = await limited(c);
+    holds(e.message.includes("1 requests at once"), e.message);
+    break;
+  }
+  await ask(client({ key: WORLD.keys.concurrency, maxRetries: 5 }));
+});
+
+check("limits/budget", async () => {
+  const before = await refusedSoFar();
+  const e = await limited(client({ key: WORLD.keys.budget, maxRetries: 4 }), { max_tokens: 50 });
+  same(e.code, "insufficient_quota");
+  holds(e.message.includes("budget of 5 tokens a month"), e.message);
+  same((await refusedSoFar()) - before, 1, "requests that were refused");
+});
+
+await runAll();
