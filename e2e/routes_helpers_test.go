@@ -131,8 +131,8 @@ func (a *answer) refused(t *testing.T, what string, status int, code string) {
 	}
 }
 
-// chatOf is what of a chat's answer these tests look at, of a whole one or of one event.
-type chatOf struct {
+// namedAnswer is the model of an answer, of a whole one or of one event.
+type namedAnswer struct {
 	Model string
 }
 
@@ -147,7 +147,7 @@ func (a *answer) answerModels(t *testing.T) (names []string) {
 		if text == "[DONE]" {
 			continue
 		}
-		var c chatOf
+		var c namedAnswer
 		if err := json.Unmarshal([]byte(text), &c); err != nil {
 			t.Fatalf("%v in %s", err, text)
 		}
