@@ -71,12 +71,22 @@ func (a asker) text(body string) (*http.Response, error) { return a(strings.NewR
 
 // timed runs a test of an Edge and one Node in synthetic time.
 func timed(t *testing.T, change func(*gateway.Config), h handler, test func(ask asker)) {
+	bubble(t, change, h, state.KeySpec{Name: "test"}, func(send sender) {
+		test(func(body io.Reader) (*http.Response, error) { return send(body) })
+	})
+}
+
+// sender sends a chat request with further headers: names and values.
+type sender func(body io.Reader, header ...string) (*http.Response, error)
+
+// bubble is timed with a key of its own kind and requests with headers.
+func bubble(t *testing.T, change func(*gateway.Config), h handler, spec state.KeySpec, test func(send sender)) {
 	store, err := state.Open(t.Context(), "sqlite::memory:")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	_, key, err := store.CreateKey(t.Context(), state.KeySpec{Name: "test"})
+	_, key, err := store.CreateKey(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,12 +125,15 @@ func timed(t *testing.T, change func(*gateway.Config), h handler, test func(ask 
 		synctest.Wait()
 		transport := &http.Transport{DialContext: public.dial, DisableCompression: true}
 		client := &http.Client{Transport: transport}
-		test(func(body io.Reader) (*http.Response, error) {
+		test(func(body io.Reader, header ...string) (*http.Response, error) {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://edge"+chat, body)
 			if err != nil {
 				t.Fatal(err)
 			}
 			req.Header.Set("Authorization", "Bearer "+key.Reveal())
+			for i := 0; i+1 < len(header); i += 2 {
+				req.Header.Set(header[i], header[i+1])
+			}
 			return client.Do(req)
 		})
 		transport.CloseIdleConnections()

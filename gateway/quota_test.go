@@ -1,0 +1,384 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"iop/execution"
+	"iop/gateway"
+	"iop/state"
+	"iop/tunnel"
+)
+
+// uses is a provider that answers well and says what it used.
+func uses(input, output int64) handler {
+	return func(_ context.Context, run *tunnel.NodeRun) {
+		_ = run.Head(head(200, "application/json"))
+		_ = run.Write([]byte(`{}`), false)
+		run.End(execution.Terminal{Outcome: execution.Completed, Phase: execution.PhaseProviderDone,
+			Usage: execution.Usage{Input: input, Output: output, Known: true}})
+	}
+}
+
+// asks is a request whose estimate is 1 + most tokens.
+func asks(most int) string { return fmt.Sprintf(`{"model":"m","messages":[],"max_tokens":%d}`, most) }
+
+// wantRefusal checks a 429 and returns its Retry-After in seconds.
+func wantRefusal(t *testing.T, status int, h http.Header, body, code string, noRetry bool) int {
+	t.Helper()
+	if got, _ := errorOf(t, body); status != 429 || got != code {
+		t.Errorf("got %d %s, want 429 %s", status, body, code)
+	}
+	if got := h.Get("X-Should-Retry"); (got == "false") != noRetry {
+		t.Errorf("X-Should-Retry %q", got)
+	}
+	after, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || after < 1 || after > 60 {
+		t.Errorf("Retry-After %q", h.Get("Retry-After"))
+	}
+	return after
+}
+
+func TestLimitHeaders(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addNode("n1", 4, uses(30, 20), "m")
+	unlimited := func(h http.Header) bool {
+		for name := range h {
+			if strings.HasPrefix(name, "X-Ratelimit") {
+				return false
+			}
+		}
+		return true
+	}
+	if _, h, _ := e.post(chat, asks(1)); !unlimited(h) {
+		t.Errorf("a key without limits: %v", h)
+	}
+	e.as(e.newKey(state.KeySpec{Concurrency: 5, MonthlyTokens: 1e6}), func() {
+		if _, h, _ := e.post(chat, asks(1)); !unlimited(h) {
+			t.Errorf("a key without limits a minute: %v", h)
+		}
+	})
+	e.as(e.newKey(state.KeySpec{RPM: 2}), func() {
+		_, h, _ := e.post(chat, asks(1))
+		if h.Get("X-Ratelimit-Limit-Requests") != "2" || h.Get("X-Ratelimit-Remaining-Requests") != "1" || h.Get("X-Ratelimit-Limit-Tokens") != "" {
+			t.Errorf("first: %v", h)
+		}
+		// A failure that is told has them, too; it counts as a request.
+		status, h, _ := e.post(chat, `{"model":"nothing"}`)
+		e.post(chat, asks(1))
+		if status != 404 {
+			t.Errorf("%d %v", status, h)
+		}
+		status, h, body := e.post(chat, asks(1))
+		if after := wantRefusal(t, status, h, body, "rate_limit_exceeded", false); after < 28 || after > 30 {
+			t.Errorf("Retry-After %d", after)
+		}
+		if h.Get("X-Ratelimit-Limit-Requests") != "2" || h.Get("X-Ratelimit-Remaining-Requests") != "0" || h.Get("X-Ratelimit-Reset-Requests") == "" || h.Get("X-Request-Id") == "" {
+			t.Errorf("refused: %v", h)
+		}
+	})
+	e.as(e.newKey(state.KeySpec{TPM: 100}), func() {
+		if _, h, _ := e.post(chat, asks(9)); h.Get("X-Ratelimit-Limit-Tokens") != "100" || h.Get("X-Ratelimit-Remaining-Tokens") != "90" {
+			t.Errorf("tokens: %v", h)
+		}
+	})
+	e.idle()
+}
+
+// TestLimitOfTokens: what a run used counts, not what it was thought to use. A debt frees late; no client is told to wait
+// for longer than clients do.
+func TestLimitOfTokens(t *testing.T) {
+	bubble(t, nil, uses(700, 300), state.KeySpec{Name: "test", TPM: 100}, func(send sender) {
+		get := func() (int, http.Header, string) {
+			resp, err := send(strings.NewReader(asks(9)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			body, _ := io.ReadAll(resp.Body)
+			return resp.StatusCode, resp.Header, string(body)
+		}
+		if status, _, body := get(); status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+		synctest.Wait()
+		status, h, body := get()
+		if after := wantRefusal(t, status, h, body, "rate_limit_exceeded", false); after != 60 {
+			t.Errorf("Retry-After %d", after)
+		}
+		if _, message := errorOf(t, body); !strings.Contains(message, "9m6s") {
+			t.Errorf("the message does not say when: %s", message)
+		}
+		if h.Get("X-Ratelimit-Remaining-Tokens") != "0" || h.Get("X-Ratelimit-Reset-Tokens") != "10m0s" {
+			t.Errorf("%v", h)
+		}
+		time.Sleep(9*time.Minute + 5*time.Second)
+		if status, _, _ := get(); status != 429 {
+			t.Errorf("too early: %d", status)
+		}
+		time.Sleep(time.Second)
+		if status, _, body := get(); status != 200 {
+			t.Errorf("after the debt: %d %s", status, body)
+		}
+	})
+}
+
+func TestLimitOfConcurrency(t *testing.T) {
+	e := newEdge(t, nil)
+	codes := make(chan execution.Code, 2)
+	started := make(chan struct{}, 2)
+	e.addNode("n1", 4, waiting(codes, func(*tunnel.NodeRun) { started <- struct{}{} }), "m")
+	e.as(e.newKey(state.KeySpec{Concurrency: 1}), func() {
+		for range 2 { // the place comes back
+			ctx, leave := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			req := e.request(http.MethodPost, chat, asks(1)).WithContext(ctx)
+			go func() {
+				defer close(done)
+				if resp, err := e.client.Do(req); err == nil {
+					resp.Body.Close()
+				}
+			}()
+			<-started
+			status, h, body := e.post(chat, asks(1))
+			wantRefusal(t, status, h, body, "rate_limit_exceeded", false)
+			leave()
+			<-done
+			<-codes
+			e.idle()
+		}
+	})
+}
+
+// TestBudgetOfAMonth: what runs may still use is no reason to give up, what was used is.
+func TestBudgetOfAMonth(t *testing.T) {
+	e := newEdge(t, nil)
+	release := make(chan struct{})
+	e.addNode("n1", 4, func(ctx context.Context, run *tunnel.NodeRun) {
+		<-release
+		uses(3, 2)(ctx, run)
+	}, "m")
+	e.as(e.newKey(state.KeySpec{MonthlyTokens: 100}), func() {
+		status, h, body := e.post(chat, asks(100))
+		wantRefusal(t, status, h, body, "insufficient_quota", true)
+		first := make(chan int, 1)
+		req := e.request(http.MethodPost, chat, asks(59))
+		go func() {
+			resp := e.do(req)
+			resp.Body.Close()
+			first <- resp.StatusCode
+		}()
+		e.eventually("one runs", func() bool { return e.lastRun().State == "active" })
+		status, h, body = e.post(chat, asks(40))
+		wantRefusal(t, status, h, body, "rate_limit_exceeded", false)
+		close(release)
+		if status := <-first; status != 200 {
+			t.Errorf("the first: %d", status)
+		}
+		e.idle()
+		if status, _, body := e.post(chat, asks(94)); status != 200 {
+			t.Errorf("all of the rest: %d %s", status, body)
+		}
+		e.idle()
+		status, h, body = e.post(chat, asks(90))
+		wantRefusal(t, status, h, body, "insufficient_quota", true)
+	})
+}
+
+// TestLimitsAndBooksAgree: whatever becomes of a run, the key's budget is charged what the usage record says, once.
+func TestLimitsAndBooksAgree(t *testing.T) {
+	const estimate = 100 // of each request
+	noUsage := execution.Terminal{Outcome: execution.Completed, Phase: execution.PhaseProviderDone}
+	lost := func(phase execution.Phase) handler {
+		return func(_ context.Context, run *tunnel.NodeRun) {
+			run.Phase(phase)
+			run.End(execution.Terminal{Outcome: execution.Failed, Code: execution.CodeProviderError, Phase: phase})
+		}
+	}
+	cutOff := func(_ context.Context, run *tunnel.NodeRun) {
+		_ = run.Head(head(200, "text/event-stream"))
+		_ = run.Write([]byte(chunk("a")), true)
+		run.End(execution.Terminal{Outcome: execution.Failed, Code: execution.CodeProviderTruncated, Phase: execution.PhaseStreaming,
+			Usage: execution.Usage{Input: 9, Output: 1, Known: true, Estimated: true}})
+	}
+	tests := map[string]struct {
+		h         handler
+		want      int64
+		estimated bool
+	}{
+		"known":                 {uses(30, 20), 50, false},
+		"known, above estimate": {uses(300, 200), 500, false},
+		"known, nothing":        {uses(0, 0), 0, false},
+		"unknown":               {answerJSON(200, `{}`), estimate, true},
+		"counted by the Node":   {cutOff, 10, true},
+		"no answer at all":      {endsWith(noUsage), estimate, true},
+		"broke at the provider": {lost(execution.PhaseProviderCalled), estimate, true},
+		"broke before it":       {lost(execution.PhaseAdmitted), 0, false},
+		"400":                   {answerJSON(400, errorBody("no")), 0, false},
+		"429":                   {answer429("1"), 0, false},
+		"500":                   {answerJSON(500, `{}`), 0, false},
+		"unreachable":           {failedWith(execution.CodeProviderUnreachable, execution.PhaseProviderCalled), 0, false},
+		"lease refused":         {failedWith(execution.CodeCredentialRejected, execution.PhaseAdmitted), 0, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEdge(t, nil)
+			e.addNode("n1", 4, test.h, "m")
+			key, secret, err := e.store.CreateKey(t.Context(), state.KeySpec{Name: "k", MonthlyTokens: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.key = secret.Reveal()
+			e.post(chat, strings.Replace(asks(estimate-1), `{`, `{"stream":true,`, 1))
+			e.idle()
+			records := e.records()
+			if len(records) != 1 {
+				t.Fatalf("%d usage records", len(records))
+			}
+			u := records[0].Usage
+			if u.Input+u.Output != test.want || u.Estimated != test.estimated {
+				t.Errorf("booked is %+v", u)
+			}
+			if u.Estimated && test.want == estimate && (u.Input != 1 || u.Output != estimate-1 || !u.Known) {
+				t.Errorf("the estimate is booked as %+v", u)
+			}
+			booked, err := e.store.MonthTokens(t.Context(), key.ID, time.Now())
+			if err != nil || booked != test.want {
+				t.Errorf("this month: %d, %v", booked, err)
+			}
+			// The limiter has as much left, to the token.
+			status, h, body := e.post(chat, asks(int(1000-test.want)))
+			wantRefusal(t, status, h, body, "insufficient_quota", true)
+			if status, _, body := e.post(chat, asks(int(1000-test.want-1))); status == 429 && strings.Contains(body, "insufficient_quota") {
+				t.Errorf("what is left can't be used: %s", body)
+			}
+			e.idle()
+		})
+	}
+}
+
+// TestWhatNeverRanCostsNothing: but for the request itself.
+func TestWhatNeverRanCostsNothing(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addNode("n1", 1, uses(1, 1), "other")
+	e.as(e.newKey(state.KeySpec{MonthlyTokens: 1000, RPM: 1000, TPM: 1000, Concurrency: 1}), func() {
+		e.eventually("models are known", func() bool {
+			status, _, _ := e.post(chat, asks(900))
+			return status == 404
+		})
+		for range 5 {
+			status, h, body := e.post(chat, asks(900))
+			if status != 404 || h.Get("X-Ratelimit-Remaining-Tokens") == "" {
+				t.Fatalf("%d %s %v", status, body, h)
+			}
+		}
+		// A client that leaves the queue.
+		n := len(e.records())
+		e.operate("POST", "/admin/v1/nodes/n1/drain", "")
+		ctx, leave := context.WithCancel(t.Context())
+		req := e.request(http.MethodPost, chat, strings.Replace(asks(900), `"m"`, `"other"`, 1)).WithContext(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if resp, err := e.client.Do(req); err == nil {
+				resp.Body.Close()
+			}
+		}()
+		e.eventually("it waits", func() bool { return e.lastRun().State == "queued" })
+		leave()
+		<-done
+		e.idle()
+		e.operate("POST", "/admin/v1/nodes/n1/resume", "")
+		e.eventually("the Node is back", func() bool { return e.nodeState("n1") == "online" })
+		status, _, body := e.post(chat, strings.Replace(asks(999), `"m"`, `"other"`, 1))
+		if status != 200 {
+			t.Errorf("the whole budget: %d %s", status, body)
+		}
+		e.idle()
+		records := e.records()
+		if len(records) != n+2 {
+			t.Fatalf("%d records, want %d", len(records), n+2)
+		}
+		for i, r := range records[:n+1] {
+			if r.Usage != (execution.Usage{}) {
+				t.Errorf("%d: booked is %+v", i, r.Usage)
+			}
+		}
+		if r := records[0]; r.Route != "" || r.Model != "" || r.Outcome != execution.Rejected || r.Status != 404 {
+			t.Errorf("of a model that nobody has: %+v", r)
+		}
+		if r := records[n]; r.Outcome != execution.Cancelled || r.Code != execution.CodeClientGone || r.Queue <= 0 || r.Node != "" || r.Attempts != 0 {
+			t.Errorf("of who left the queue: %+v", r)
+		}
+	})
+}
+
+// TestEstimateOfAForm: a recording is not text.
+func TestEstimateOfAForm(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addNode("n1", 1, answerJSON(200, `{"text":"x"}`), "m")
+	form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n" +
+		strings.Repeat("\x00", 1<<20) + "\r\n--b--\r\n"
+	e.as(e.newKey(state.KeySpec{MonthlyTokens: 10_000}), func() {
+		req := e.request(http.MethodPost, "/v1/audio/transcriptions", form)
+		req.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+		resp := e.do(req)
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Fatalf("%d %s", resp.StatusCode, body)
+		}
+	})
+	e.idle()
+	if u := e.records()[0].Usage; u.Input < 100 || u.Input > 5000 || u.Output != 0 || !u.Estimated {
+		t.Errorf("booked is %+v", u)
+	}
+}
+
+func smallBudget(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget = 1<<20, 4<<20 }
+
+// TestBodyBudgetIsShared: the keys of one owner have one share; beside it there is room for who holds little.
+func TestBodyBudgetIsShared(t *testing.T) {
+	e := newEdge(t, smallBudget)
+	codes := make(chan execution.Code, 8)
+	started := make(chan struct{}, 8)
+	e.addNode("n1", 8, waiting(codes, func(*tunnel.NodeRun) { started <- struct{}{} }), "m")
+	body := `{"model":"m","x":"` + strings.Repeat("x", 900_000) + `"}`
+	ctx, leave := context.WithCancel(t.Context())
+	done := make(chan struct{}, 4)
+	upload := func(key string) {
+		e.as(key, func() {
+			req := e.request(http.MethodPost, chat, body).WithContext(ctx)
+			go func() {
+				if resp, err := e.client.Do(req); err == nil {
+					resp.Body.Close()
+				}
+				done <- struct{}{}
+			}()
+		})
+		<-started
+	}
+	a, b := e.newKey(state.KeySpec{Owner: "team"}), e.newKey(state.KeySpec{Owner: "team"})
+	upload(a)
+	upload(b)
+	upload(a)
+	e.as(b, func() {
+		if status, _, answer := e.post(chat, body); status != 503 {
+			t.Errorf("the team's fourth: %d %s", status, answer)
+		}
+	})
+	upload(e.newKey(state.KeySpec{Owner: "other"}))
+	leave()
+	for range 4 {
+		<-done
+	}
+	e.idle()
+}

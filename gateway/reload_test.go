@@ -1,0 +1,133 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"iop/execution"
+	"iop/tunnel"
+)
+
+// reload puts a new file in force.
+func (e *edge) reload(path, text string) {
+	e.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		e.t.Fatal(err)
+	}
+	if status, body := e.operate("POST", "/admin/v1/config/reload", ""); status != 200 {
+		e.t.Fatalf("reload: %d %s", status, body)
+	}
+}
+
+// waits waits until so many requests are in the queue.
+func (e *edge) waits(n int) {
+	e.t.Helper()
+	e.eventually("requests wait", func() bool {
+		var st struct{ Queued int }
+		e.adminGet("/admin/v1/status", &st)
+		return st.Queued == n
+	})
+}
+
+// TestReloadWithRequestsUnderWay: what runs goes on, what waits is looked at anew.
+func TestReloadWithRequestsUnderWay(t *testing.T) {
+	const before = `
+routes:
+  - model: chat
+    aliases: [gpt]
+    targets: [{node: old, model: m}]
+  - model: gone
+    targets: [{node: old, model: m}]
+  - model: closed
+    targets: [{node: old, model: m}]
+`
+	const after = `
+routes:
+  - model: talk
+    aliases: [chat]
+    targets: [{node: new, model: n}]
+  - model: closed
+    principals: [nobody]
+    targets: [{node: new, model: n}]
+`
+	e, path := withRoutes(t, before)
+	started, end := make(chan struct{}, 1), make(chan struct{})
+	e.addNode("old", 1, func(_ context.Context, run *tunnel.NodeRun) {
+		startStream(run)
+		started <- struct{}{}
+		<-end
+		_ = run.Write([]byte(doneEvent), true)
+		run.End(execution.Terminal{Outcome: execution.Completed, Phase: execution.PhaseProviderDone})
+	}, "m")
+	sent := make(chan sentRun, 1)
+	e.addNode("new", 1, capturing(sent, answerJSON(200, `{"new":true}`)), "n")
+
+	running := e.do(e.request(http.MethodPost, chat, `{"model":"gpt","stream":true}`))
+	defer running.Body.Close()
+	<-started
+	ask := func(body string, header ...string) chan answered {
+		got := make(chan answered, 1)
+		req := e.request(http.MethodPost, chat, body)
+		for i := 0; i+1 < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		go func() {
+			resp, err := e.client.Do(req)
+			if err != nil {
+				got <- answered{0, err.Error()}
+				return
+			}
+			defer resp.Body.Close()
+			body, _ := io.ReadAll(resp.Body)
+			got <- answered{resp.StatusCode, string(body)}
+		}()
+		return got
+	}
+	moved := ask(`{"model":"chat"}`)
+	e.waits(1)
+	gone := ask(`{"model":"gone"}`)
+	goneInBand := ask(`{"model":"gone","stream":true}`, "X-IOP-Queue-Updates", "1")
+	closed := ask(`{"model":"closed"}`)
+	e.waits(4)
+	e.reload(path, after)
+
+	if got := <-moved; got.status != 200 || got.body != `{"new":true}` {
+		t.Errorf("who waits for a route that moved: %+v", got)
+	}
+	if got := <-sent; got.request.Model != "n" || got.body != `{"model":"n"}` {
+		t.Errorf("it is sent as %s to %s", got.body, got.request.Model)
+	}
+	for name, c := range map[string]chan answered{"gone": gone, "closed": closed} {
+		if got := <-c; got.status != 404 || !strings.Contains(got.body, "model_not_found") {
+			t.Errorf("who waits for a route that is %s: %+v", name, got)
+		}
+	}
+	if got := <-goneInBand; got.status != 200 || !strings.HasPrefix(got.body, ": queue position=") || !strings.Contains(got.body, `"code":"model_not_found"`) || strings.Contains(got.body, "[DONE]") {
+		t.Errorf("in-band: %+v", got)
+	}
+	close(end)
+	if rest, err := io.ReadAll(bufio.NewReader(running.Body)); string(rest) != chunk("a")+doneEvent || err != nil {
+		t.Errorf("what ran ended with %q, %v", rest, err)
+	}
+	e.idle()
+}
+
+// TestReloadIsSeenWithoutBeingTold: the file is looked at now and then.
+func TestReloadIsSeenWithoutBeingTold(t *testing.T) {
+	e, path := withRoutes(t, "routes:\n  - model: one\n    targets: [{model: m}]\n")
+	e.addNode("n1", 1, answerJSON(200, `{}`), "m")
+	writeRoutes(t, path, "routes:\n  - model: two\n    targets: [{model: m}]\n")
+	e.eventually("the new file is in force", func() bool { return e.models() == "two" })
+	writeRoutes(t, path, "routes: [")
+	e.eventually("the fault is in the log", func() bool {
+		return strings.Contains(e.logs.String(), "the former one stays in force")
+	})
+	if got := e.models(); got != "two" {
+		t.Errorf("models %q", got)
+	}
+}
