@@ -55,7 +55,7 @@ test: ## everything that decides whether a change may land; the last line is "N 
 test-static: $(TESTCOUNT)
 	@status=0; check() { $(TESTCOUNT) check $(RESULTS)/$$1.json "$$@" || status=1; }; \
 	check format bash -c '$(UNFORMATTED)'; \
-	check vet go vet -tags engine ./... ./.ci/testcount; \
+	check vet go vet -tags engine,tables ./... ./.ci/testcount; \
 	check staticcheck go tool staticcheck $(ALL); \
 	check govulncheck .ci/govulncheck; \
 	exit $$status
@@ -100,7 +100,7 @@ bench-scale: ## memory and CPU time of an Edge with 2,000 streams, and with 1,00
 
 .PHONY: bench-policies
 bench-policies: ## the selection policies on a simulated fleet, as a table; two minutes
-	@go test -count=1 -v -run TestPoliciesTables ./gateway/admission -tables
+	@go test -tags tables -count=1 -v -run TestPoliciesTables ./gateway/admission
 
 .PHONY: fuzz
 fuzz: ## each fuzz target in turn: FUZZTIME=30s

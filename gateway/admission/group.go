@@ -24,7 +24,8 @@ type group struct {
 	when  route.When
 	all   []*candidate
 	// free and warm hold every candidate that could take a run now, and some that can't, which who meets them parks.
-	// warm is for WarmFirst only: those that have the model loaded.
+	// warm is for two policies: for WarmFirst, those that have the model loaded; for PrefixAffinity, those that are not
+	// known to have others loaded in its place.
 	free, warm pool
 	selectable int                    // candidates whose place is
 	inService  int                    // of these, whose breaker is closed
@@ -69,7 +70,7 @@ func (l *pool) drop(x *candidate) {
 func (g *group) policy() route.Policy { return g.line.route.Policy }
 
 func (g *group) poolOf(x *candidate) *pool {
-	if g.policy() == route.WarmFirst && x.service.warm() {
+	if g.policy() == route.WarmFirst && x.service.warm() || g.policy() == route.PrefixAffinity && !x.service.cold() {
 		return &g.warm
 	}
 	return &g.free

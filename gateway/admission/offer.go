@@ -103,6 +103,7 @@ func sameModels(a, b []Model) bool {
 func (c *Controller) serviceLocked(p *place) {
 	e := p.engine
 	now := make(map[string]*service, len(p.models))
+	e.tells = false
 	for _, m := range p.models {
 		s := now[m.ID]
 		if s == nil {
@@ -113,6 +114,7 @@ func (c *Controller) serviceLocked(p *place) {
 			now[m.ID] = s
 		}
 		s.loaded = s.loaded || m.Loaded
+		e.tells = e.tells || m.Loaded
 	}
 	for name, s := range e.services {
 		if now[name] != s {

@@ -24,6 +24,7 @@ type engine struct {
 	place    *place              // the one that takes new runs, or nil
 	services map[string]*service // by the provider's name of the model
 	last     *service            // what ran last, or nil
+	tells    bool                // of some model that it is loaded
 	grants   uint64              // to who waited
 	rest     rest
 }
@@ -104,6 +105,10 @@ func (c *Controller) ranLocked(e *engine, s *service) {
 }
 
 func (s *service) warm() bool { return s.loaded || s.engine.last == s }
+
+// cold reports whether the model is known not to be in memory, and with it no cache of its prompts. Nothing is known of
+// an engine that tells of no model that it is loaded.
+func (s *service) cold() bool { return s.engine.tells && !s.warm() }
 
 // moveWarm puts the candidates of s where they belong after what warm returns has changed.
 func (s *service) moveWarm() {

@@ -160,27 +160,36 @@ func (p *picker) lowestWait(g *group) *candidate {
 
 // warmFirst takes the least busy of those that have the model loaded, and of the others if none has.
 func (p *picker) warmFirst(g *group) *candidate {
+	x := p.leastBusyWarm(g)
+	if x != nil && x.pool == &g.warm {
+		p.why.Rule = "warm"
+	}
+	return x
+}
+
+// leastBusyWarm takes the least busy of those that need not load the model first, as far as that is known, and of all
+// if none of these is as good as any.
+func (p *picker) leastBusyWarm(g *group) *candidate {
 	warm := p.leastBusy(&g.warm)
 	if warm != nil && warm.service.penalty.at(p.now) <= maxWarmPenalty {
-		p.why.Rule = "warm"
 		return warm
 	}
 	cold := p.leastBusy(&g.free)
 	if cold == nil || warm != nil && warm.load(p.now) <= cold.load(p.now) {
-		p.why.Rule = "warm"
 		return warm
 	}
 	return cold
 }
 
-// affineLocked takes where the prompt ran before, unless there is too much load, and else the least busy.
+// affineLocked takes where the prompt ran before, unless there is too much load, and else the least busy; both where the
+// model is in memory, if it is anywhere.
 func (c *Controller) affineLocked(g *group, p *picker) *candidate {
 	if p.req.Affinity.empty() {
-		return p.leastBusy(&g.free)
+		return p.leastBusyWarm(g)
 	}
 	room := func(id placeID) (inFlight, capacity int, ok bool) {
 		x := g.byID[id]
-		if x == nil || !x.inService || !x.place.free() || !p.allows(x) {
+		if x == nil || x.service.cold() || !x.inService || !x.place.free() || !p.allows(x) {
 			return 0, 0, false
 		}
 		extra := x.service.penalty.at(p.now) * float64(x.place.capacity)
@@ -192,7 +201,7 @@ func (c *Controller) affineLocked(g *group, p *picker) *candidate {
 		p.why.Rule, p.why.Candidates = "affinity", 1
 		return g.byID[id]
 	}
-	x := p.leastBusy(&g.free)
+	x := p.leastBusyWarm(g)
 	switch {
 	case x == nil: // no room at all
 	case result == affinityYield:

@@ -21,6 +21,7 @@ type Waiter struct {
 	at     int   // in flow.waiters
 	ticket *Ticket
 	err    error
+	passed uint8 // how often another went before it for affinity's sake
 }
 
 // Ready is closed when Result has an answer.
@@ -253,6 +254,9 @@ func (c *Controller) nextLocked(p *place) (*Waiter, *candidate) {
 		return t.kept, t.keptAs
 	}
 	if t.flow != nil {
+		if t.flowAs.id != 0 && !t.oldest && !t.flow.late {
+			return c.affineWaiterLocked(t.flow, t.flowAs), t.flowAs
+		}
 		return t.flow.waiters[0], t.flowAs
 	}
 	return nil, nil

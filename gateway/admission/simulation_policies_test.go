@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"flag"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -9,9 +8,6 @@ import (
 
 	"iop/gateway/route"
 )
-
-// tables makes TestPoliciesTables print what docs/policies.md shows.
-var tables = flag.Bool("tables", false, "measure every policy under every load")
 
 // sharedPrefixes is a load of conversations over system prompts of which some are far more common than others, on
 // engines that take eight runs at once. With least_busy the Nodes are some 70 % busy.
@@ -110,6 +106,19 @@ func TestPoliciesAffinityYields(t *testing.T) {
 	}, route.PrefixAffinity)
 }
 
+// TestPoliciesAffinityWhenFull: it holds where it is worth most, when runs begin only as others end.
+func TestPoliciesAffinityWhenFull(t *testing.T) {
+	eachSeed(t, tooMuch, func(t *testing.T, results []*simResult) {
+		busy, affine := results[0], results[1]
+		if affine.ofOracle() < busy.ofOracle()+0.2 {
+			t.Errorf("%.1f %% of the best possible hits, with least_busy %.1f %%", 100*affine.ofOracle(), 100*busy.ofOracle())
+		}
+		if affine.perSecond() <= busy.perSecond() || affine.quantile(0.5) >= busy.quantile(0.5) {
+			t.Error("no more gets done than with least_busy")
+		}
+	}, route.LeastBusy, route.PrefixAffinity)
+}
+
 // TestPoliciesLowestWait: on Nodes of different speeds, those who wait longest for the first token wait less than with
 // least_busy, which takes a slow Node for as good as a fast one.
 func TestPoliciesLowestWait(t *testing.T) {
@@ -162,27 +171,6 @@ func TestPoliciesWarmFirst(t *testing.T) {
 			t.Errorf("p99 of the first token: %v, with least_busy %v", warm.quantile(0.99), busy.quantile(0.99))
 		}
 	}, route.LeastBusy, route.WarmFirst)
-}
-
-// TestPoliciesTables prints the tables of docs/policies.md: go test -v -run TestPoliciesTables ./gateway/admission -tables.
-func TestPoliciesTables(t *testing.T) {
-	if !*tables {
-		t.Skip("it asserts nothing; -tables prints the tables")
-	}
-	all := []route.Policy{route.LeastBusy, route.Weighted, route.LowestWait, route.WarmFirst, route.PrefixAffinity}
-	for _, load := range []struct {
-		name string
-		load func(uint64) *simLoad
-	}{
-		{"Shared prefixes, 8 slots", sharedPrefixes},
-		{"Shared prefixes, 4 slots", fewSlots},
-		{"A hot prefix at half the load", hotPrefix},
-		{"Shared prefixes, more than the Nodes can take", tooMuch},
-		{"Six models, two in memory", manyModels},
-	} {
-		results := measure(t, load.load, 5, all...)
-		t.Logf("%s\n%s", load.name, table(results))
-	}
 }
 
 // add takes in what the same policy made of another load.
