@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fairFile has two models of one Node, which share its places.
+const fairFile = `
+routes:
+  - model: small
+    targets: [{model: sim-small}]
+  - model: large
+    targets: [{model: sim-large}]
+`
+
+// contender is a principal that sends many requests at once.
+type contender struct {
+	owner    string
+	weight   int
+	requests int
+	models   []string // in turn
+	tokens   int      // max_tokens of each, by which the Edge estimates its work
+	key      string
+	answers  []*answer
+}
+
+// TestFairShares has 200 requests on four places, three in four of them from one principal. While all three have something
+// to wait for, each gets what its weight says, and nobody is refused or forgotten.
+func TestFairShares(t *testing.T) {
+	t.Parallel()
+	for name, contenders := range map[string][]contender{
+		"one model": {
+			{owner: "flood", weight: 1, requests: 150, models: []string{"small"}, tokens: 10},
+			{owner: "alice", weight: 1, requests: 17, models: []string{"small"}, tokens: 10},
+			{owner: "bob", weight: 2, requests: 33, models: []string{"small"}, tokens: 10},
+		},
+		"two models on the same places": {
+			{owner: "flood", weight: 1, requests: 150, models: []string{"small", "large"}, tokens: 10},
+			{owner: "alice", weight: 1, requests: 17, models: []string{"small"}, tokens: 10},
+			{owner: "bob", weight: 2, requests: 33, models: []string{"large"}, tokens: 10},
+		},
+		"work counts, not requests": {
+			{owner: "flood", weight: 1, requests: 150, models: []string{"small"}, tokens: 100},
+			{owner: "alice", weight: 1, requests: 17, models: []string{"large"}, tokens: 200},
+			{owner: "bob", weight: 2, requests: 33, models: []string{"small", "large"}, tokens: 200},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fairShares(t, contenders)
+		})
+	}
+}
+
+func fairShares(t *testing.T, contenders []contender) {
+	s := newRouted(t, fairFile)
+	sim := s.startSim("--slots", "16")
+	s.launchNode("node-1", "--provider", "sim="+sim.url+",capacity=4")
+	s.serving("node-1", "sim-small")
+	var held []*answer
+	for range 4 { // so that all are there before the first gets a place
+		held = append(held, s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("small", "tokens=100000,itl=50ms", true), nil))
+	}
+	sim.active(t, 4)
+	waiting := 0
+	for i := range contenders {
+		waiting += s.contend(&contenders[i])
+		s.queued(waiting) // the flood is first in line
+	}
+	s.askForQueue(t, contenders)
+	for _, a := range held {
+		a.reaches(t, 1, 20*time.Second)
+		iop(t, s.env, "cancel", a.header.Get("X-Iop-Run-Id"))
+		a.end(t, 10*time.Second)
+	}
+	for _, c := range contenders {
+		for i, a := range c.answers {
+			a.end(t, 60*time.Second).ok(t, fmt.Sprintf("%s's number %d", c.owner, i))
+		}
+	}
+	s.sharesAre(t, contenders)
+	s.quiet()
+}
+
+// contend sends the contender's requests and returns how many.
+func (s *stack) contend(c *contender) int {
+	c.key = s.newKey(c.owner, "--owner", c.owner, "--weight", fmt.Sprint(c.weight))
+	for i := range c.requests {
+		body := chat(c.models[i%len(c.models)], "tokens=5,itl=16ms", i%2 == 0)
+		body["max_tokens"] = c.tokens
+		c.answers = append(c.answers, s.askAs(context.Background(), c.key, "/v1/chat/completions", body, nil))
+	}
+	return c.requests
+}
+
+// askForQueue: the operator sees who waits.
+func (s *stack) askForQueue(t *testing.T, contenders []contender) {
+	t.Helper()
+	var queues struct {
+		Data []struct {
+			Route      string
+			Waiting    int
+			Principals []struct {
+				Principal       string
+				Waiting, Weight int
+			}
+		}
+	}
+	s.operator("/queue", &queues)
+	waiting := map[string]int{}
+	for _, q := range queues.Data {
+		for _, p := range q.Principals {
+			waiting[p.Principal] += p.Waiting
+			for _, c := range contenders {
+				if c.owner == p.Principal && c.weight != p.Weight {
+					t.Errorf("%s waits with weight %d, not %d", c.owner, p.Weight, c.weight)
+				}
+			}
+		}
+	}
+	for _, c := range contenders {
+		if waiting[c.owner] != c.requests {
+			t.Errorf("%d of %s's %d requests wait", waiting[c.owner], c.owner, c.requests)
+		}
+	}
+}
+
+// ranRecord is what is kept of a run.
+type ranRecord struct {
+	Principal, Outcome string
+	Started            time.Time
+	QueueMS            float64 `json:"queue_ms"`
+	DurationMS         float64 `json:"duration_ms"`
+}
+
+func (r *ranRecord) ended() time.Time {
+	return r.Started.Add(time.Duration(r.DurationMS * float64(time.Millisecond)))
+}
+
+// sharesAre looks at the records of what ran: in the span in which all contenders have something to wait for, the work
+// that was completed for each is its weight's share of all.
+func (s *stack) sharesAre(t *testing.T, contenders []contender) {
+	t.Helper()
+	records := s.usageRecords(t)
+	slices.SortFunc(records, func(a, b ranRecord) int { return a.ended().Compare(b.ended()) })
+	left, done := map[string]int{}, map[string]int{}
+	weights := 0
+	for _, c := range contenders {
+		left[c.owner], weights = c.requests, weights+c.weight
+	}
+	span := 0
+	for _, r := range records {
+		if left[r.Principal]--; left[r.Principal] < 4 { // of its last some are at work, and none waits
+			break
+		}
+		done[r.Principal]++
+		span++
+	}
+	total := 0
+	for _, c := range contenders {
+		total += done[c.owner] * c.tokens
+	}
+	for _, c := range contenders {
+		share, want := float64(done[c.owner]*c.tokens)/float64(total), float64(c.weight)/float64(weights)
+		t.Logf("%s: %d runs, %.3f of the work with a weight of %d in %d", c.owner, done[c.owner], share, c.weight, weights)
+		// A tenth, and the one run that may be counted here or there.
+		if slack := 0.1*want + 1.5*float64(c.tokens)/float64(total); share < want-slack || share > want+slack {
+			t.Errorf("%s got %.3f of the work, and should %.3f", c.owner, share, want)
+		}
+	}
+	if span < 40 {
+		t.Errorf("the span has %d runs: it shows nothing", span)
+	}
+}
+
+// usageRecords are the records of all runs that completed for a principal with a name.
+func (s *stack) usageRecords(t *testing.T) (records []ranRecord) {
+	t.Helper()
+	req, err := http.NewRequest("GET", s.admin+"/admin/v1/usage/records?format=json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+s.adminToken())
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v: %s", res.Status, err, data)
+	}
+	for line := range strings.Lines(string(data)) {
+		var r ranRecord
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		if r.Outcome == "completed" && !strings.HasPrefix(r.Principal, "key:") {
+			records = append(records, r)
+		}
+	}
+	return records
+}
