@@ -66,9 +66,9 @@ func limitError(over *limit.Exceeded) *openai.Error {
 
 // settle replaces the estimate by what was used.
 func (x *exchange) settle(end *ending) {
-	u := end.terminal.Usage
 	switch {
-	case u.Known:
+	case end.terminal.Usage.Known:
+		u := x.used(&end.terminal)
 		x.hold.Settle(u.Input + u.Output)
 	case !x.costs(&end.terminal):
 		x.hold.Release()

@@ -30,11 +30,16 @@ func (x *exchange) usageRecord(end *ending) state.UsageRecord {
 }
 
 // used is the usage that is booked for a run. Where it is unknown it is what the key's limits keep of it: the estimate.
+// Of a stream whose provider told nothing the Node has counted the output; the prompt was read all the same.
 func (x *exchange) used(t *execution.Terminal) execution.Usage {
-	if t.Usage.Known || !x.costs(t) {
-		return t.Usage
+	u := t.Usage
+	switch {
+	case u.Estimated && u.Input == 0:
+		u.Input = x.input
+	case !u.Known && x.costs(t):
+		u = execution.Usage{Input: x.input, Output: x.tokens - x.input, Known: true, Estimated: true}
 	}
-	return execution.Usage{Input: x.input, Output: x.tokens - x.input, Known: true, Estimated: true}
+	return u
 }
 
 // sampleOf is what a run that went well tells of its target.
