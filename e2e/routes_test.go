@@ -205,20 +205,24 @@ func (r *routeWorld) weights(t *testing.T) {
 // many sends n requests, so many at once, each of which must succeed.
 func (s *stack) many(t *testing.T, n, atOnce int, model, knobs string) {
 	t.Helper()
+	for i, a := range s.crowd(n, atOnce, model, knobs) {
+		a.end(t, 60*time.Second).ok(t, fmt.Sprintf("%s %d", model, i))
+	}
+}
+
+// crowd sends n requests, so many at once, and returns when the last is on its way.
+func (s *stack) crowd(n, atOnce int, model, knobs string) (all []*answer) {
 	turns := make(chan struct{}, atOnce)
-	all := make([]*answer, n)
-	for i := range all {
+	for i := range n {
 		turns <- struct{}{}
 		a := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat(model, knobs, i%2 == 0), nil)
-		all[i] = a
+		all = append(all, a)
 		go func() {
 			<-a.done
 			<-turns
 		}()
 	}
-	for i, a := range all {
-		a.end(t, 60*time.Second).ok(t, fmt.Sprintf("%s %d", model, i))
-	}
+	return all
 }
 
 // parameters looks at the provider's bytes: what the route says is in them, and all else is as the client wrote it.
