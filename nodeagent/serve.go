@@ -237,9 +237,9 @@ func (e *exchange) drain(buf []byte) {
 func (e *exchange) terminal(o execution.Outcome, c execution.Code, detail string) execution.Terminal {
 	t := execution.Terminal{Outcome: o, Code: c, Phase: e.phase, Detail: e.clean(detail), Timings: e.timings}
 	switch {
-	case e.stream != nil && o != execution.Completed:
-		// The provider reports usage at the end that it never came to. What was produced is near to what came, and
-		// neither nothing nor all that was asked for.
+	case e.stream != nil && (o != execution.Completed || !e.stream.Usage().Known):
+		// The provider reports usage at an end that it never came to, or not at all. What was produced is near to what
+		// came, and neither nothing nor all that was asked for.
 		t.Usage = e.stream.Spent()
 	case e.usage != nil:
 		t.Usage = e.usage.Usage()
