@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -131,6 +132,98 @@ func (s *stack) askForQueue(t *testing.T, contenders []contender) {
 			t.Errorf("%d of %s's %d requests wait", waiting[c.owner], c.owner, c.requests)
 		}
 	}
+}
+
+// narrowFile has a route that few may wait for, beside one on the same place.
+const narrowFile = `
+routes:
+  - model: narrow
+    queue_limit: 5
+    targets: [{model: sim-small}]
+  - model: chat
+    targets: [{model: sim-small}]
+`
+
+// TestQueueFull: FAULTS 13. Beyond the limit of a route's queue there is a 429 that says when to come again, for that route
+// alone, and whoever is in line is served.
+func TestQueueFull(t *testing.T) {
+	t.Parallel()
+	s, held := newNarrowWorld(t)
+	var all []*answer
+	for i := range 5 {
+		all = append(all, s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("narrow", "tokens=2", i%2 == 0), nil))
+	}
+	s.queued(5)
+	for _, stream := range []bool{false, true} {
+		a := s.chatNow(t, "narrow", "", stream)
+		a.refused(t, "beyond the limit", http.StatusTooManyRequests, "queue_full")
+		if wait, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || wait < 1 || wait > 60 {
+			t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
+		}
+	}
+	all = append(all, s.chatLater("tokens=2", true)) // another route's queue has room
+	s.queued(6)
+	iop(t, s.env, "cancel", held.header.Get("X-Iop-Run-Id"))
+	for i, a := range all {
+		a.end(t, 20*time.Second).ok(t, fmt.Sprint(i))
+	}
+	s.quiet()
+}
+
+// newNarrowWorld has one place, which is taken.
+func newNarrowWorld(t *testing.T) (s *routed, held *answer) {
+	t.Helper()
+	s = newRouted(t, narrowFile)
+	sim := s.startSim()
+	s.launchNode("node-1", "--provider", "sim="+sim.url+",capacity=1")
+	s.serving("node-1", "sim-small")
+	held = s.chatLater("tokens=100000,itl=20ms", true)
+	held.reaches(t, 2, 20*time.Second)
+	return s, held
+}
+
+// TestPriorities: of one owner's requests those of the key with the higher priority go first. Another owner's do not.
+func TestPriorities(t *testing.T) {
+	t.Parallel()
+	s, held := newNarrowWorld(t)
+	keys := map[string]string{
+		"low":   s.newKey("low", "--owner", "alice", "--priority", "-5"),
+		"high":  s.newKey("high", "--owner", "alice", "--priority", "5"),
+		"other": s.newKey("other", "--owner", "bob"),
+	}
+	order := make(chan string, 12)
+	waiting := 0
+	var all []*answer
+	for _, who := range []string{"low", "low", "low", "low", "high", "high", "high", "high", "other", "other", "other", "other"} {
+		a := s.askAs(context.Background(), keys[who], "/v1/chat/completions", chat("chat", "ttft=60ms,tokens=1", false), nil)
+		go func() {
+			<-a.done
+			order <- who
+		}()
+		all, waiting = append(all, a), waiting+1
+		s.queued(waiting)
+	}
+	iop(t, s.env, "cancel", held.header.Get("X-Iop-Run-Id"))
+	for _, a := range all {
+		a.end(t, 20*time.Second).ok(t, "in line")
+	}
+	var alice []string
+	others := 0
+	for i := range 12 {
+		who := <-order
+		if who != "other" {
+			alice = append(alice, who)
+		} else if i < 8 {
+			others++
+		}
+	}
+	if want := []string{"high", "high", "high", "high", "low", "low", "low", "low"}; !slices.Equal(alice, want) {
+		t.Errorf("the order among one owner's is %q", alice)
+	}
+	if others < 3 {
+		t.Errorf("of the first eight %d were of the other owner, who has half of the turns", others)
+	}
+	s.quiet()
 }
 
 // ranRecord is what is kept of a run.
