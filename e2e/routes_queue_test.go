@@ -94,41 +94,51 @@ func TestQueuePosition(t *testing.T) {
 func TestQueueUpdatesSDK(t *testing.T) {
 	t.Parallel()
 	s := newQueueWorld(t)
-	blocked := func() *answer {
-		a := s.chatLater("ttft=2500ms,tokens=1", true)
-		s.sims[0].active(t, 1)
-		for range 2 {
-			s.chatLater("ttft=50ms,tokens=1", true)
-		}
-		s.queued(2)
-		return a
-	}
 	t.Run("go", func(t *testing.T) {
-		a := blocked()
 		client := goClient(s.url+"/v1", s.key)
-		chunks, err := readAll(client.Chat.Completions.NewStreaming(t.Context(), goChatFor("gpt-4o", "hello", "tokens=4"), option.WithHeader("X-IOP-Queue-Updates", "1")))
-		if err != nil || chunkText(chunks, 0) != "hello t1 t2 t3" || chunks[0].Model != "gpt-4o" {
-			t.Errorf("%v, %+v", err, chunks)
-		}
-		a.end(t, 20*time.Second).ok(t, "the first")
+		s.inLine(t, func() error {
+			chunks, err := readAll(client.Chat.Completions.NewStreaming(t.Context(), goChatFor("gpt-4o", "hello", "tokens=4"), option.WithHeader("X-IOP-Queue-Updates", "1")))
+			if err != nil || chunkText(chunks, 0) != "hello t1 t2 t3" || chunks[0].Model != "gpt-4o" {
+				return fmt.Errorf("%+v, %w", chunks, err)
+			}
+			return nil
+		})
 	})
 	t.Run("python", func(t *testing.T) {
-		a := blocked()
 		target, err := json.Marshal(map[string]string{"base_url": s.url + "/v1", "key": s.key})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, filepath.Join(sdkDir(t), "python", "bin", "python"), filepath.Join("sdk", "python", "routed.py"), string(target))
-		cmd.Env = append(cleanEnv(), "PYTHONDONTWRITEBYTECODE=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-		a.end(t, 20*time.Second).ok(t, "the first")
+		python := filepath.Join(sdkDir(t), "python", "bin", "python")
+		s.inLine(t, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, python, filepath.Join("sdk", "python", "routed.py"), string(target))
+			cmd.Env = append(cleanEnv(), "PYTHONDONTWRITEBYTECODE=1")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
 	})
-	if n := s.metric("iop_queued"); n != 0 {
-		t.Errorf("%v still wait", n)
-	}
 	s.quiet()
+}
+
+// inLine takes the one place, lets two wait for it and then who asks, and makes the place free once all are in line.
+func (s *stack) inLine(t *testing.T, ask func() error) {
+	t.Helper()
+	held := s.chatLater("tokens=100000,itl=20ms", true)
+	held.reaches(t, 2, 20*time.Second)
+	before := []*answer{s.chatLater("ttft=50ms,tokens=1", true), s.chatLater("ttft=50ms,tokens=1", true)}
+	s.queued(2)
+	told := make(chan error, 1)
+	go func() { told <- ask() }()
+	s.queued(3)
+	iop(t, s.env, "cancel", held.header.Get("X-Iop-Run-Id"))
+	if err := <-told; err != nil {
+		t.Error(err)
+	}
+	for _, a := range before {
+		a.end(t, 20*time.Second).ok(t, "before it in line")
+	}
 }

@@ -289,7 +289,12 @@ func (r *routeWorld) principals(t *testing.T) {
 	body := chat("private", "tokens=1", false)
 	r.askAs(t.Context(), member, "/v1/chat/completions", body, nil).end(t, 20*time.Second).ok(t, "a member")
 	for what, key := range map[string]string{"another": other, "a key without an owner": r.key} {
-		r.askAs(t.Context(), key, "/v1/chat/completions", body, nil).end(t, 20*time.Second).refused(t, what, http.StatusForbidden, "model_not_allowed")
+		theirs := r.askAs(t.Context(), key, "/v1/chat/completions", body, nil).end(t, 20*time.Second)
+		theirs.refused(t, what, http.StatusNotFound, "model_not_found")
+		nobodys := r.askAs(t.Context(), key, "/v1/chat/completions", chat("there-is-none", "", false), nil).end(t, 20*time.Second)
+		if got, want := theirs.body.String(), strings.ReplaceAll(nobodys.body.String(), "there-is-none", "private"); got != want {
+			t.Errorf("%s can tell another's route from none: %s", what, got)
+		}
 	}
 	if got := r.modelsOf(t, member); !slices.Contains(got, "private") {
 		t.Errorf("a member sees %q", got)
