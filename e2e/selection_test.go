@@ -17,9 +17,9 @@ routes:
   - model: hurried
     targets: [{model: sim-small}]
     timeouts: {first_byte: 500ms}
-  - model: once
+  - model: soonest
+    policy: lowest_wait
     targets: [{model: sim-small}]
-    retry: {attempts: 0}
 `
 
 // twoNodes are node-bad, which is about to be that, and node-good, of equal capacity.
@@ -202,6 +202,21 @@ func TestHungProvider(t *testing.T) {
 		s.chatNow(t, "chat", "tokens=1", false).ok(t, "afterwards")
 		return bad.stats(t).Finished > 0
 	})
+	s.quiet()
+}
+
+// TestLowestWait: of a fast provider and a slow one the fast gets nearly all, as long as it has room.
+func TestLowestWait(t *testing.T) {
+	t.Parallel()
+	s, slow, fast := twoNodes(t, 32)
+	slow.control(t, "POST", "/sim/config", map[string]any{"ttft": "300ms"}, nil)
+	fast.control(t, "POST", "/sim/config", map[string]any{"ttft": "10ms"}, nil)
+	s.many(t, 100, 4, "soonest", "tokens=3")
+	f, n := fast.startedRuns(t), slow.startedRuns(t)
+	t.Logf("%d to the fast, %d to the slow", f, n)
+	if f < 85 || n == 0 {
+		t.Errorf("%d went to the fast provider, %d to the slow one", f, n)
+	}
 	s.quiet()
 }
 
