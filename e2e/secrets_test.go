@@ -88,9 +88,18 @@ type secretStack struct {
 	providerKey, revoked, foreign string
 }
 
+// secretRoutes has a route of a file beside the advertised ones.
+const secretRoutes = `
+advertised_models: serve
+routes:
+  - model: routed
+    policy: prefix_affinity
+    targets: [{model: sim-small}]
+`
+
 func newSecretStack(t *testing.T) *secretStack {
 	t.Helper()
-	s := &secretStack{stack: newEdge(t, "--log", "debug")}
+	s := &secretStack{stack: newRouted(t, secretRoutes, "--log", "debug").stack}
 	s.plantToken("the API key", s.key)
 	s.plantToken("the join token", s.token)
 	s.plantToken("the admin token", s.adminToken())
@@ -103,9 +112,22 @@ func newSecretStack(t *testing.T) *secretStack {
 	if err := os.WriteFile(file, []byte(s.providerKey+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sim := s.startSim("--api-key", s.providerKey, "--slots", "8")
-	s.startNode("node-1", "--log", "debug", "--provider", "sim="+sim.url+",key-file="+file)
+	models := "sim-small,sim-embed,sim-audio,sim-image"
+	for i := range failingModels {
+		models += fmt.Sprintf(",failing-%d", i)
+	}
+	sim := s.startSim("--api-key", s.providerKey, "--slots", "8", "--models", models)
+	s.startNode("node-1", "--log", "debug", "--provider", "sim="+sim.url+",capacity=8,key-file="+file)
 	return s
+}
+
+const failingModels = 40
+
+// failing is secretChat with a model of its own: one that fails too often is left alone for a while.
+func failing(i int, prompt, knobs string, stream bool) map[string]any {
+	c := secretChat(prompt, knobs, stream)
+	c["model"] = fmt.Sprintf("failing-%d", i%failingModels)
+	return c
 }
 
 // knobs that make a provider repeat what it knows.
@@ -128,6 +150,8 @@ func TestSecretsStayInside(t *testing.T) {
 		"X-Secret": {header}, "Cookie": {"session=" + header}, "User-Agent": {"agent " + header}, "Openai-Organization": {header}, "Referer": {"http://x/" + header},
 		"Proxy-Authorization": {"Basic " + header}, "Traceparent": {header}, "X-Api-Key": {header}, "Via": {"1.1 " + header}, "Content-Language": {header},
 	}
+	t.Run("limits", func(t *testing.T) { s.limited(t, prompt, h) })
+	t.Run("waiting", func(t *testing.T) { s.waiting(t, prompt, h) })
 	t.Run("runs", func(t *testing.T) { s.run(t, prompt, query, h) })
 	t.Run("leaks", func(t *testing.T) { s.leaky(t, prompt, h) })
 	t.Run("forms", func(t *testing.T) { s.forms(t, file, h) })
@@ -179,6 +203,7 @@ func (s *secretStack) run(t *testing.T, prompt, query string, h http.Header) {
 		{"/v1/moderations", map[string]any{"model": "sim-small", "input": prompt}},
 		{"/v1/images/generations", map[string]any{"model": "sim-image", "prompt": prompt}},
 		{"/v1/audio/speech", map[string]any{"model": "sim-audio", "input": prompt, "voice": "alloy"}},
+		{"/v1/chat/completions", map[string]any{"model": "routed", "messages": secretChat(prompt, "", false)["messages"], "prompt_cache_key": prompt, "user": prompt}},
 	} {
 		status, text := s.send(t, "POST", c.path+q, c.body, h)
 		if status != http.StatusOK {
@@ -190,15 +215,71 @@ func (s *secretStack) run(t *testing.T, prompt, query string, h http.Header) {
 
 // leaky lets the provider repeat its own key in every way that it knows.
 func (s *secretStack) leaky(t *testing.T, prompt string, h http.Header) {
-	for _, knobs := range leaks {
+	for i, knobs := range leaks {
 		for _, stream := range []bool{false, true} {
-			_, text := s.send(t, "POST", "/v1/chat/completions", secretChat(prompt, "tokens=6,"+knobs, stream), h)
+			_, text := s.send(t, "POST", "/v1/chat/completions", failing(i, prompt, "tokens=6,"+knobs, stream), h)
 			if knobs == "leak,chunk_bytes=200" && !strings.Contains(text, "****") {
 				t.Errorf("the provider did not repeat its key: %s", text)
 			}
 			// echo_headers shows the client what it sent itself, as far as that reaches a provider.
 			s.look(t, fmt.Sprintf("the answer under %s (stream %v)", knobs, stream), text, "the prompt", "a header")
 		}
+	}
+}
+
+// limited has requests refused by each limit of a key.
+func (s *secretStack) limited(t *testing.T, prompt string, h http.Header) {
+	for _, args := range [][]string{{"--rpm", "1"}, {"--tpm", "1000"}, {"--monthly-tokens", "1"}} {
+		key := s.limitedKey("limited", args...)
+		s.plantToken("a key with "+args[0], key.Key)
+		h := h.Clone()
+		h.Set("Authorization", "Bearer "+key.Key)
+		body := secretChat(prompt, "tokens=2000", false)
+		for range 2 {
+			status, text := s.send(t, "POST", "/v1/chat/completions", body, h)
+			s.look(t, fmt.Sprintf("the answer %d to a key with %s", status, args[0]), text, "the prompt")
+			s.settled()
+		}
+		if status, text := s.send(t, "POST", "/v1/chat/completions", body, h); status != http.StatusTooManyRequests {
+			t.Errorf("a key with %s: %s", args[0], text)
+		} else {
+			s.look(t, "the refusal of a key with "+args[0], text)
+		}
+		s.look(t, "iop key show", iop(t, s.env, "key", "show", key.ID)+iop(t, s.env, "key", "update", key.ID, "--priority", "3", "--json"))
+	}
+}
+
+// waiting looks at the queue while requests wait in it, and at what is said of a file of routes with faults.
+func (s *secretStack) waiting(t *testing.T, prompt string, h http.Header) {
+	var left []*caller
+	for range 10 { // two more than the provider has places for
+		c := newCaller(t, "FIN")
+		left = append(left, c)
+		s.ask(c, c.Client, "/v1/chat/completions", secretChat(prompt, "ttft=60s", true))
+	}
+	eventually(t, 20*time.Second, "some wait", func() bool { return s.metric("iop_queued") > 0 })
+	for _, args := range [][]string{{"queue"}, {"queue", "--json"}, {"routes"}, {"runs"}, {"status"}} {
+		s.look(t, "iop "+strings.Join(args, " ")+" under load", iop(t, s.env, args...))
+	}
+	for _, c := range left {
+		c.leave()
+	}
+	s.settled()
+	secret := s.plant("a key in a wrong file of routes", "sk-in-routes-4417-Turnstone-Q8")
+	file := "routes:\n  - model: x\n    api_key: " + secret + "\n    targets: [{model: y, node: [" + secret + "]}]\n"
+	req, err := http.NewRequest("POST", s.admin+"/admin/v1/config/check", strings.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+s.adminToken())
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode/100 == 2 {
+		t.Errorf("a wrong file was taken: %s %s", res.Status, body)
 	}
 }
 
@@ -244,10 +325,10 @@ func (s *secretStack) refusals(t *testing.T, prompt, header, query, path string)
 		"compressed":       {"POST", "/v1/chat/completions", good, http.Header{"Content-Encoding": {header}}},
 		"a wrong method":   {"PUT", "/v1/chat/completions?q=" + url.QueryEscape(query), good, nil},
 		"nobody's run":     {"GET", "/iop/v1/runs/" + path, nil, nil},
-		"provider fails":   {"POST", "/v1/chat/completions", secretChat(prompt, "status=500", false), nil},
-		"provider breaks":  {"POST", "/v1/chat/completions", secretChat(prompt, "midreset", true), nil},
-		"provider closes":  {"POST", "/v1/chat/completions", secretChat(prompt, "close", true), nil},
-		"wrong knobs":      {"POST", "/v1/chat/completions", secretChat(prompt, "no_such_knob", true), nil},
+		"provider fails":   {"POST", "/v1/chat/completions", failing(30, prompt, "status=500", false), nil},
+		"provider breaks":  {"POST", "/v1/chat/completions", failing(31, prompt, "midreset", true), nil},
+		"provider closes":  {"POST", "/v1/chat/completions", failing(32, prompt, "close", true), nil},
+		"wrong knobs":      {"POST", "/v1/chat/completions", failing(33, prompt, "no_such_knob", true), nil},
 	} {
 		_, text := s.send(t, c.method, c.target, c.body, c.header)
 		var excused []string
@@ -334,7 +415,8 @@ func (s *secretStack) lostNode(t *testing.T, prompt string, h http.Header) {
 // outputs looks through everything that came out beside the answers.
 func (s *secretStack) outputs(t *testing.T) {
 	s.settled()
-	for _, path := range []string{"/metrics", "/admin/v1/status", "/admin/v1/nodes", "/admin/v1/runs?limit=1000", "/admin/v1/keys", "/admin/v1/join-tokens", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1"} {
+	for _, path := range []string{"/metrics", "/admin/v1/status", "/admin/v1/nodes", "/admin/v1/runs?limit=1000", "/admin/v1/keys", "/admin/v1/join-tokens", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1",
+		"/admin/v1/routes", "/admin/v1/queue", "/admin/v1/config", "/admin/v1/usage?by=key,principal,route,model,node,provider,outcome,day", "/admin/v1/usage/records", "/admin/v1/usage/records?format=csv"} {
 		status, text := s.adminGet(t, path, s.adminToken())
 		if status != http.StatusOK || len(text) < 20 {
 			t.Errorf("%s: %d %s", path, status, text)
@@ -343,7 +425,8 @@ func (s *secretStack) outputs(t *testing.T) {
 	}
 	_, text := s.adminGet(t, "/admin/v1/status", s.foreign)
 	s.look(t, "the refusal of an admin token", text)
-	for _, args := range [][]string{{"status"}, {"nodes"}, {"runs"}, {"key", "list"}, {"join-token", "list"}, {"key", "list", "--json"}, {"runs", "--json"}, {"nodes", "--json"}} {
+	for _, args := range [][]string{{"status"}, {"nodes"}, {"runs"}, {"key", "list"}, {"join-token", "list"}, {"key", "list", "--json"}, {"runs", "--json"}, {"nodes", "--json"},
+		{"routes"}, {"routes", "--json"}, {"queue"}, {"queue", "--json"}, {"status", "--json"}, {"usage", "--by", "key,model,day"}, {"usage", "--json"}, {"usage", "--csv"}, {"usage", "--records"}, {"usage", "--records", "--csv"}} {
 		s.look(t, "iop "+strings.Join(args, " "), iop(t, s.env, args...), operators(args[0])...)
 	}
 	var arrived json.RawMessage
