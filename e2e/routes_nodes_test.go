@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -49,9 +51,11 @@ func newLossWorld(t *testing.T, alone bool, nodeArgs ...string) *lossWorld {
 		w.dispatched = append(w.dispatched, w.chatLater("ttft=1500ms,tokens=3", i%2 == 0))
 	}
 	w.sim.active(t, 3+others)
-	for i := range 4 {
+	for i := range 3 {
 		w.waiting = append(w.waiting, w.chatLater("tokens=3", i%2 == 0))
 	}
+	// Its head is sent long before its answer: that is no byte of the answer.
+	w.waiting = append(w.waiting, w.askAs(context.Background(), w.key, "/v1/chat/completions", chat("chat", "tokens=3", true), wantsUpdates))
 	w.queued(4)
 	return w
 }
@@ -243,6 +247,10 @@ func TestQueueTimeout(t *testing.T) {
 			t.Errorf("%s: it waited for %s, not %s", a.model, took, limit)
 		}
 	}
+	told := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("short", "", true), wantsUpdates).end(t, 20*time.Second)
+	if err := told.broken(); err != nil || !strings.Contains(told.events[0], `"queue_timeout"`) || len(told.places(t)) != 1 {
+		t.Errorf("one that is told its place: %v, %s", err, told)
+	}
 	if n := s.metric("iop_queued"); n != 1 {
 		t.Errorf("%v wait, and one should", n)
 	}
@@ -252,5 +260,41 @@ func TestQueueTimeout(t *testing.T) {
 		}
 	}
 	long.end(t, 10*time.Second)
+	s.quiet()
+}
+
+// followFile has a route by label, and one by what the provider has.
+const followFile = `
+routes:
+  - model: lab
+    targets: [{labels: {site: lab}, model: sim-small}]
+  - model: later
+    targets: [{model: comes-later}]
+`
+
+// TestRoutesFollowNodes: a Node that comes back with other labels, and a provider that gets and loses a model, are seen
+// without anybody doing anything.
+func TestRoutesFollowNodes(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t, followFile)
+	sim := s.startSim("--slots", "8")
+	node := s.labelledNode("node-1", "site=office", "sim="+sim.url)
+	s.serving("node-1", "sim-small")
+	lab := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("lab", "tokens=1", false), nil)
+	later := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("later", "tokens=1", true), nil)
+	s.queued(2)
+	if got := s.models(); len(got) != 0 {
+		t.Errorf("listed are %q", got)
+	}
+	sim.control(t, "PUT", "/sim/models", map[string]any{"models": []string{"sim-small", "comes-later"}}, nil)
+	later.end(t, 15*time.Second).ok(t, "once the provider has the model")
+	node.stop(10 * time.Second)
+	s.labelledNode("node-1", "site=lab", "sim="+sim.url)
+	lab.end(t, 15*time.Second).ok(t, "once the Node has the label")
+	if got := s.models(); !slices.Equal(got, []string{"lab", "later"}) {
+		t.Errorf("listed are %q", got)
+	}
+	sim.control(t, "PUT", "/sim/models", map[string]any{"models": []string{"sim-small"}}, nil)
+	eventually(t, grace, "a model that the provider has no more is not listed", func() bool { return slices.Equal(s.models(), []string{"lab"}) })
 	s.quiet()
 }
