@@ -7,6 +7,7 @@ import (
 	"iop/execution"
 	"iop/gateway/limit"
 	"iop/openai"
+	"iop/state"
 )
 
 // estimate says how many tokens the request will take, as far as can be told before it ran: a token for each four
@@ -18,7 +19,7 @@ func (x *exchange) estimate() {
 	} else if x.form {
 		prompt /= mediaBytes
 	}
-	x.input = openai.EstimateTokens(prompt)
+	x.input = min(openai.EstimateTokens(prompt), state.MaxRunTokens)
 	var most int64
 	if x.op.Stream != openai.StreamNone && x.op.Stream != openai.StreamMedia {
 		x.output = x.stats.expected()
@@ -28,14 +29,11 @@ func (x *exchange) estimate() {
 		}
 	}
 	n := min(max(x.env.Choices, 1), maxChoices)
-	x.tokens = x.input + min(most, maxEstimate)*n
+	x.tokens = min(x.input+min(most, state.MaxRunTokens)*n, state.MaxRunTokens) // more is not booked
 }
 
-// Bounds of what a client's numbers can make of an estimate.
-const (
-	maxChoices  = 128
-	maxEstimate = 1 << 30
-)
+// maxChoices bounds what a client's number of choices can make of an estimate.
+const maxChoices = 128
 
 // mediaBytes is how many bytes of a form count as one of text: it is recordings or images, of which a second, or a
 // picture, is about as long as a sentence.

@@ -184,3 +184,92 @@ func TestPlaceIsToldAsItChanges(t *testing.T) {
 		}
 	})
 }
+
+// TestCancelInTheQueue: the client that waits is told, in whatever way is left, and its key's place is free again.
+func TestCancelInTheQueue(t *testing.T) {
+	const told = `{"error":{"message":"The run was cancelled.","type":"invalid_request_error","param":null,"code":"run_cancelled"}}`
+	for name, test := range map[string]struct {
+		body   string
+		status int
+		want   string
+	}{
+		"no stream": {`{"model":"m"}`, 499, told},
+		"news":      {`{"model":"m","stream":true}`, 200, ": queue position=1\ndata: " + told + "\n\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, nil)
+			started, end := make(chan struct{}, 1), make(chan struct{})
+			e.addNode("n1", 1, func(ctx context.Context, run *tunnel.NodeRun) {
+				started <- struct{}{}
+				<-end
+				uses(1, 1)(ctx, run)
+			}, "m")
+			first := make(chan struct{})
+			go func() { defer close(first); e.post(chat, `{"model":"m"}`) }()
+			<-started
+			req := e.request(http.MethodPost, chat, test.body)
+			req.Header.Set("Authorization", "Bearer "+e.newKey(state.KeySpec{Concurrency: 1, MonthlyTokens: 1000}))
+			req.Header.Set("X-IOP-Queue-Updates", "1")
+			again := req.Clone(t.Context())
+			got := make(chan answered, 1)
+			go func() {
+				resp := e.do(req)
+				defer resp.Body.Close()
+				body, _ := io.ReadAll(resp.Body)
+				got <- answered{resp.StatusCode, estimates.ReplaceAllString(string(body), "")}
+			}()
+			e.waits(1)
+			e.operate("POST", "/admin/v1/runs/"+e.lastRun().ID+"/cancel", "")
+			if a := <-got; a.status != test.status || a.body != test.want {
+				t.Errorf("it gets %d %q", a.status, a.body)
+			}
+			close(end)
+			<-first
+			again.Body = io.NopCloser(strings.NewReader(test.body))
+			resp := e.do(again)
+			resp.Body.Close()
+			if resp.StatusCode != 200 {
+				t.Errorf("the key's next request: %d", resp.StatusCode)
+			}
+			e.idle()
+		})
+	}
+}
+
+// TestPriorityOfAKey: among the requests of one owner the key says who goes first.
+func TestPriorityOfAKey(t *testing.T) {
+	e := newEdge(t, nil)
+	started, end := make(chan string, 3), make(chan struct{})
+	e.addNode("n1", 1, func(ctx context.Context, run *tunnel.NodeRun) {
+		body, _ := run.Body()
+		started <- string(body)
+		<-end
+		uses(1, 1)(ctx, run)
+	}, "m")
+	low, high := e.newKey(state.KeySpec{Owner: "o"}), e.newKey(state.KeySpec{Owner: "o", Priority: 5})
+	done := make(chan struct{}, 3)
+	for i, key := range []string{low, low, high} {
+		e.as(key, func() {
+			req := e.request(http.MethodPost, chat, `{"model":"m","user":"`+string(rune('a'+i))+`"}`)
+			go func() {
+				if resp, err := e.client.Do(req); err == nil {
+					resp.Body.Close()
+				}
+				done <- struct{}{}
+			}()
+		})
+		if i == 0 {
+			<-started
+		} else {
+			e.waits(i)
+		}
+	}
+	close(end)
+	if second, third := <-started, <-started; !strings.Contains(second, `"c"`) || !strings.Contains(third, `"b"`) {
+		t.Errorf("then come %s and %s", second, third)
+	}
+	for range 3 {
+		<-done
+	}
+	e.idle()
+}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -381,4 +382,42 @@ func TestBodyBudgetIsShared(t *testing.T) {
 		<-done
 	}
 	e.idle()
+}
+
+// TestNoRoomForASecondBody: a body that must be changed is there twice. Where that is too much the client is told, and
+// no Node hears of it.
+func TestNoRoomForASecondBody(t *testing.T) {
+	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget = 1<<20, 3<<19 })
+	asked := new(atomic.Int64)
+	e.addNode("n1", 1, counted(asked, answerSSE(chunk("x"), doneEvent)), "m")
+	e.as(e.newKey(state.KeySpec{Concurrency: 1, MonthlyTokens: 1e6}), func() {
+		body := `{"model":"m","stream":true,"messages":"` + strings.Repeat("x", 900_000) + `"}`
+		status, h, answer := e.post(chat, body)
+		if code, _ := errorOf(t, answer); status != 503 || code != "overloaded" || h.Get("Retry-After") == "" || asked.Load() != 0 {
+			t.Errorf("%d %s, the Node was asked %d times", status, answer, asked.Load())
+		}
+		e.idle()
+		if status, _, answer := e.post(chat, `{"model":"m","stream":true}`); status != 200 {
+			t.Errorf("the next: %d %s", status, answer)
+		}
+		e.idle()
+		if u := e.records()[0].Usage; u != (execution.Usage{}) {
+			t.Errorf("booked is %+v", u)
+		}
+	})
+}
+
+// TestGreatestEstimate: a client's absurd number is booked as what the limits take it for.
+func TestGreatestEstimate(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addNode("n1", 1, answerJSON(200, `{}`), "m")
+	e.as(e.newKey(state.KeySpec{MonthlyTokens: state.MaxRunTokens}), func() {
+		if status, _, body := e.post(chat, `{"model":"m","messages":[],"max_tokens":9000000000000000000,"n":1000}`); status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+		e.idle()
+		if u := e.records()[0].Usage; u.Input != 1 || u.Output != state.MaxRunTokens-1 {
+			t.Errorf("booked is %+v", u)
+		}
+	})
 }
