@@ -11,8 +11,11 @@ import (
 const (
 	// queueUpdates is the request header by which a client asks to be told of its place in the queue while it waits.
 	queueUpdates = "X-Iop-Queue-Updates"
-	// newsInterval is how often a place in the queue is told at most.
+	// newsInterval is how often a place in the queue is told at most, and newsPerPlace how much less often for each
+	// place: finding one out takes as long as the queue is, while admission waits. Thousands that ask each second
+	// would leave no time for anything else.
 	newsInterval = time.Second
+	newsPerPlace = 10 * time.Millisecond
 )
 
 // queueNews is what a client is told while it waits: comment lines of its event stream.
@@ -67,8 +70,8 @@ func (x *exchange) newsDue(now time.Time) bool {
 
 // tellPlace writes the place in the queue as a comment, where it has changed. False: the client is gone.
 func (x *exchange) tellPlace(now time.Time) bool {
-	x.news.next = now.Add(newsInterval)
 	position, estimate := x.waiter.Place()
+	x.news.next = now.Add(newsInterval + time.Duration(position)*newsPerPlace)
 	if position == 0 || position == x.news.told { // 0: it is its turn
 		return true
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -149,6 +150,9 @@ func TestPlaceIsToldAsItChanges(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the head came after %v", took)
 		}
+		if resp.Header.Get("X-Iop-Queue-Position") != "2" {
+			t.Errorf("position %q", resp.Header.Get("X-Iop-Queue-Position"))
+		}
 		var got []string
 		times := map[string]time.Duration{}
 		lines := bufio.NewReader(resp.Body)
@@ -173,7 +177,7 @@ func TestPlaceIsToldAsItChanges(t *testing.T) {
 		if all := strings.Join(got, ", "); all != want && all != strings.Replace(want, " estimate_ms=N", "", 1) {
 			t.Errorf("it heard %s", all)
 		}
-		if at := times[": queue position=1 estimate_ms=N"]; at < 20*time.Second || at > 21*time.Second {
+		if at := times[": queue position=1 estimate_ms=N"]; at < 20*time.Second || at > 22*time.Second {
 			t.Errorf("the change was told after %v", at)
 		}
 		if at := times["x"]; at != 80*time.Second {
@@ -272,4 +276,54 @@ func TestPriorityOfAKey(t *testing.T) {
 		<-done
 	}
 	e.idle()
+}
+
+// TestNewsOfALongQueue: far behind a place is told less often, so that those who ask do not keep the Edge busy.
+func TestNewsOfALongQueue(t *testing.T) {
+	const behind = 100
+	quick := func(ctx context.Context, run *tunnel.NodeRun) {
+		time.Sleep(time.Second)
+		answerSSE(chunk("x"), doneEvent)(ctx, run)
+	}
+	bubble(t, nil, quick, state.KeySpec{Name: "test"}, func(send sender) {
+		ended := make(chan struct{}, behind)
+		for range behind {
+			go func() {
+				if resp, err := send(strings.NewReader(`{"model":"m"}`)); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+				ended <- struct{}{}
+			}()
+		}
+		synctest.Wait()
+		resp, err := send(strings.NewReader(`{"model":"m","stream":true}`), "X-IOP-Queue-Updates", "1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || !strings.HasSuffix(string(body), chunk("x")+doneEvent) {
+			t.Errorf("%q, %v", body, err)
+		}
+		places := regexp.MustCompile(`position=(\d+)`).FindAllStringSubmatch(string(body), -1)
+		for i, place := range places {
+			n, _ := strconv.Atoi(place[1])
+			if i == 0 && n != behind-1 {
+				t.Errorf("it begins at place %d", n)
+			} else if i > 0 {
+				before, _ := strconv.Atoi(places[i-1][1])
+				if n >= before {
+					t.Errorf("from place %d to %d", before, n)
+				}
+			}
+		}
+		// Two places a second are given, for fifty seconds.
+		if len(places) < 25 || len(places) > 40 {
+			t.Errorf("%d places were told", len(places))
+		}
+		for range behind {
+			<-ended
+		}
+	})
 }
