@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -109,18 +110,26 @@ func (g *goSDK) edgeErrors(t *testing.T) {
 	}
 }
 
+// failingModel returns a model for a request that fails on purpose.
+func (g *goSDK) failingModel() string { return fmt.Sprintf("failing-%d", g.failed.Add(1)-1) }
+
+// failing is a chat request that fails on purpose.
+func (g *goSDK) failing(text, knobs string) openai.ChatCompletionNewParams {
+	return goChatFor(g.failingModel(), text, knobs)
+}
+
 // providerErrors asks for every status of a provider, all at once: most of the time passes in the SDK's waits.
 func (g *goSDK) providerErrors(t *testing.T) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	for _, c := range []struct{ status, told, attempts int }{
 		{400, 400, 1}, {401, 502, 1}, {403, 502, 1}, {404, 404, 1}, {408, 408, 3}, {409, 409, 3}, {413, 413, 1}, {422, 422, 1},
-		{429, 429, 3}, {500, 502, 3}, {502, 502, 3}, {503, 502, 3}, {504, 502, 3}, {529, 502, 3},
+		{429, 429, 3}, {500, 502, 3}, {502, 502, 3}, {503, 503, 3}, {504, 502, 3}, {529, 503, 3},
 	} {
 		for _, shape := range []string{"openai", "string", "detail", "flat", "html", "empty"} {
 			group.Go(func() {
 				marker := "provider-go-" + strconv.Itoa(c.status) + "-" + shape
-				_, err := g.Chat.Completions.New(t.Context(), goChat(marker, "error_shape="+shape+",status="+strconv.Itoa(c.status)))
+				_, err := g.Chat.Completions.New(t.Context(), g.failing(marker, "error_shape="+shape+",status="+strconv.Itoa(c.status)))
 				e, ok := errors.AsType[*openai.Error](err)
 				if !ok || e.StatusCode != c.told || e.Message == "" || e.Type == "" {
 					t.Errorf("%s: %v, raw %s", marker, err, raw(e))
@@ -275,7 +284,7 @@ func goBroken(t *testing.T, what string, events int, err error) {
 
 func (g *goSDK) brokenStream(t *testing.T) {
 	for _, fault := range []string{"midclose", "midreset", "midabort", "error_event_mid", "llamacpp_error", "die"} {
-		chunks, err := readAll(g.Chat.Completions.NewStreaming(t.Context(), goChat("a", "tokens=20,itl=5ms,after=6,fault="+fault)))
+		chunks, err := readAll(g.Chat.Completions.NewStreaming(t.Context(), g.failing("a", "tokens=20,itl=5ms,after=6,fault="+fault)))
 		goBroken(t, fault, len(chunks), err)
 		for _, chunk := range chunks {
 			if chunk.Choices[0].FinishReason != "" {
@@ -288,18 +297,18 @@ func (g *goSDK) brokenStream(t *testing.T) {
 func (g *goSDK) brokenAtOnce(t *testing.T) {
 	client := goClient(g.BaseURL, g.Key, option.WithMaxRetries(0))
 	for _, fault := range []string{"close", "reset", "empty200", "error_event_first"} {
-		_, err := readAll(client.Chat.Completions.NewStreaming(t.Context(), goChat("a", "fault="+fault)))
+		_, err := readAll(client.Chat.Completions.NewStreaming(t.Context(), g.failing("a", "fault="+fault)))
 		goError(t, err, 502, "")
 	}
 	for _, fault := range []string{"close", "reset", "empty200", "midreset", "midabort"} {
-		_, err := client.Chat.Completions.New(t.Context(), goChat("a", "fault="+fault))
+		_, err := client.Chat.Completions.New(t.Context(), g.failing("a", "fault="+fault))
 		goError(t, err, 502, "provider_error")
 	}
 }
 
 func (g *goSDK) brokenResponses(t *testing.T) {
 	for _, fault := range []string{"midclose", "midreset", "error_event_mid"} {
-		events, err := readAll(g.Responses.NewStreaming(t.Context(), goResponse("sim-small", "a", "tokens=20,after=6,fault="+fault)))
+		events, err := readAll(g.Responses.NewStreaming(t.Context(), goResponse(g.failingModel(), "a", "tokens=20,after=6,fault="+fault)))
 		goBroken(t, fault, len(events), err)
 	}
 }

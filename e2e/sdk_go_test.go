@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,13 +24,14 @@ import (
 type goSDK struct {
 	*sdkWorld
 	openai.Client
+	failed atomic.Int64 // requests that were to fail
 }
 
 // TestSDKGo has the checks of the scripts, under the same names.
 func TestSDKGo(t *testing.T) {
 	t.Parallel()
 	w := newSDKWorld(t)
-	g := &goSDK{w, goClient(w.BaseURL, w.Key)}
+	g := &goSDK{sdkWorld: w, Client: goClient(w.BaseURL, w.Key)}
 	checks := []struct {
 		name string
 		run  func(t *testing.T)
@@ -310,7 +312,7 @@ func (g *goSDK) listModels(t *testing.T) {
 	for _, m := range page.Data {
 		ids = append(ids, m.ID)
 	}
-	want := slices.Sorted(slices.Values(sdkModels))
+	want := slices.Sorted(slices.Values(sdkServed()))
 	if slices.Sort(ids); !slices.Equal(ids, want) {
 		t.Errorf("%v, not %v", ids, want)
 	}

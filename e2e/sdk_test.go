@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +19,19 @@ import (
 
 // sdkModels are what the providers of these tests serve.
 var sdkModels = []string{"sim-small", "sim-reason", "sim-embed", "sim-audio", "sim-image", "org/model:7b-q4_K"}
+
+// sdkFailing is how many more models they serve, failing-0 and so on: each request that fails on purpose has one of its
+// own, as a model that fails too often is left alone for a while.
+const sdkFailing = 200
+
+// sdkServed are all models of the main Edge.
+func sdkServed() []string {
+	all := slices.Clone(sdkModels)
+	for i := range sdkFailing {
+		all = append(all, fmt.Sprintf("failing-%d", i))
+	}
+	return all
+}
 
 // sdkChecks are the checks that every script must have, so that none is forgotten in one language.
 var sdkChecks = []string{
@@ -52,9 +66,9 @@ type sdkWorld struct {
 
 func newSDKWorld(t *testing.T) *sdkWorld {
 	t.Helper()
-	w := &sdkWorld{Models: sdkModels, Keys: map[string]string{}}
+	w := &sdkWorld{Models: sdkServed(), Keys: map[string]string{}}
 	w.main = newEdge(t)
-	w.main.startNode("node-1", "--provider", "sim="+w.main.startSim("--models", strings.Join(sdkModels, ","), "--slots", "64").url+",capacity=64")
+	w.main.startNode("node-1", "--provider", "sim="+w.main.startSim("--models", strings.Join(w.Models, ","), "--slots", "64").url+",capacity=64")
 	w.tight = newEdge(t, "--max-body", "262144", "--body-budget", "262144", "--queue-limit", "1", "--queue-timeout", "6s", "--total-timeout", "15s")
 	w.tight.startNode("node-1", "--provider", "sim="+w.tight.startSim().url+",capacity=1")
 	w.sdkTarget, w.Tight = w.main.sdkTarget(), w.tight.sdkTarget()

@@ -1,7 +1,7 @@
 // The official openai package against the real stack. Run by the Go test; see world.mjs for how it reports.
 
 import zlib from "node:zlib";
-import { SDK, TIMEOUT, WORLD, check, client, collect, control, edgeRequests, eventually, helpers, holds, openai, raised, runAll, same, say, seen, user, zod } from "./world.mjs";
+import { SDK, TIMEOUT, WORLD, check, client, collect, control, edgeRequests, eventually, failing, helpers, holds, openai, raised, runAll, same, say, seen, user, zod } from "./world.mjs";
 
 const [CHAT, REASON, EMBED, AUDIO, IMAGE] = ["sim-small", "sim-reason", "sim-embed", "sim-audio", "sim-image"];
 
@@ -316,14 +316,14 @@ const PROVIDER = [
   [429, 429, openai.RateLimitError, 3],
   [500, 502, openai.InternalServerError, 3],
   [502, 502, openai.InternalServerError, 3],
-  [503, 502, openai.InternalServerError, 3],
+  [503, 503, openai.InternalServerError, 3],
   [504, 502, openai.InternalServerError, 3],
-  [529, 502, openai.InternalServerError, 3],
+  [529, 503, openai.InternalServerError, 3],
 ];
 
 async function fromProvider([status, told, kind, attempts], shape) {
   const marker = `provider-${SDK}-${status}-${shape}`;
-  const e = await raised(kind, () => ask({ text: marker, knobs: `status=${status},error_shape=${shape}` }));
+  const e = await raised(kind, () => ask({ model: failing(), text: marker, knobs: `status=${status},error_shape=${shape}` }));
   same(e.status, told);
   holds(e.error?.message && e.type, `body ${JSON.stringify(e.error)}`);
   holds(e.requestID?.startsWith("req_"), `requestID ${e.requestID}`);
@@ -454,7 +454,7 @@ async function broken(f) {
 
 check("broken/stream", async () => {
   for (const fault of ["midclose", "midreset", "midabort", "error_event_mid", "llamacpp_error", "die"]) {
-    const e = await broken(() => ask({ knobs: `tokens=20,itl=5ms,after=6,fault=${fault}`, stream: true }));
+    const e = await broken(() => ask({ model: failing(), knobs: `tokens=20,itl=5ms,after=6,fault=${fault}`, stream: true }));
     holds(e.code, `${fault}: ${JSON.stringify(e.error)}`);
   }
 });
@@ -465,14 +465,14 @@ check("broken/at_once", async () => {
   for (const fault of ["close", "reset", "empty200", "error_event_first"]) ways.push([fault, true]);
   for (const fault of ["close", "reset", "empty200", "midreset", "midabort"]) ways.push([fault, false]);
   for (const [fault, stream] of ways) {
-    const e = await raised(openai.InternalServerError, () => ask({ c, knobs: `fault=${fault}`, stream }));
+    const e = await raised(openai.InternalServerError, () => ask({ c, model: failing(), knobs: `fault=${fault}`, stream }));
     same(e.status, 502, fault);
   }
 });
 
 check("broken/responses", async () => {
   for (const fault of ["midclose", "midreset", "error_event_mid"]) {
-    await broken(() => client().responses.create({ model: CHAT, input: "hello", user: `sim:tokens=20,after=6,fault=${fault}`, stream: true }));
+    await broken(() => client().responses.create({ model: failing(), input: "hello", user: `sim:tokens=20,after=6,fault=${fault}`, stream: true }));
   }
 });
 

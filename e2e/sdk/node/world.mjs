@@ -36,6 +36,11 @@ export async function runAll() {
   }
 }
 
+let failed = 0;
+
+/** A model for a request that fails on purpose: one that fails too often is left alone for a while. */
+export const failing = () => `failing-${failed++}`;
+
 /** The official client as its users make it: a base URL and a key. */
 export const client = ({ key = WORLD.key, baseURL = WORLD.base_url, ...options } = {}) =>
   new openai.OpenAI({ baseURL, apiKey: key, timeout: TIMEOUT, ...options });
@@ -75,8 +80,9 @@ export async function seen(marker, sim = WORLD.sim) {
   return JSON.parse(await control("GET", sim + "/sim/requests")).reverse().filter((r) => r.body.includes(marker));
 }
 
-/** How many requests for operations have ended at the Edge. */
-export const edgeRequests = (metrics) => metric("iop_requests_total", metrics);
+/** How many requests for operations have ended at the Edge, or were refused there. */
+export const edgeRequests = async (metrics) =>
+  (await metric("iop_requests_total", metrics)) + (await metric("iop_requests_refused_total", metrics));
 
 /** How many requests the Edge has refused before they became runs. */
 export const refusedSoFar = () => metric("iop_requests_refused_total");

@@ -13,7 +13,7 @@ import zlib
 import openai
 from pydantic import BaseModel
 
-from world import TIMEOUT, WORLD, check, client, control, edge_requests, eventually, holds, moment, raised, run_all, same, say, seen, user
+from world import TIMEOUT, WORLD, check, client, control, edge_requests, eventually, failing, holds, moment, raised, run_all, same, say, seen, user
 
 CHAT, REASON, EMBED, AUDIO, IMAGE = "sim-small", "sim-reason", "sim-embed", "sim-audio", "sim-image"
 
@@ -404,15 +404,15 @@ PROVIDER = [
     (429, 429, openai.RateLimitError, 3),
     (500, 502, openai.InternalServerError, 3),
     (502, 502, openai.InternalServerError, 3),
-    (503, 502, openai.InternalServerError, 3),
+    (503, 503, openai.InternalServerError, 3),
     (504, 502, openai.InternalServerError, 3),
-    (529, 502, openai.InternalServerError, 3),
+    (529, 503, openai.InternalServerError, 3),
 ]
 
 
 def from_provider(status, told, kind, attempts, shape):
     marker = f"provider-python-{status}-{shape}"
-    e = raised(kind, lambda: ask(text=marker, knobs=f"status={status},error_shape={shape}"))
+    e = raised(kind, lambda: ask(model=failing(), text=marker, knobs=f"status={status},error_shape={shape}"))
     same(e.status_code, told)
     holds(isinstance(e.body, dict) and e.body["message"] and e.type, f"body {e.body!r}")
     holds(e.request_id and e.request_id.startswith("req_"), f"request_id {e.request_id!r}")
@@ -560,7 +560,7 @@ def broken(knobs, kind=openai.APIError):
     got = []
 
     def read():
-        for chunk in ask(knobs=knobs, stream=True):
+        for chunk in ask(model=failing(), knobs=knobs, stream=True):
             got.append(chunk)
         return f"a stream that ended well after {len(got)} chunks"
 
@@ -581,10 +581,10 @@ def _():
 def _():
     c = client(max_retries=0)
     for fault in ("close", "reset", "empty200", "error_event_first"):
-        e = raised(openai.InternalServerError, lambda fault=fault: ask(c, knobs=f"fault={fault}", stream=True))
+        e = raised(openai.InternalServerError, lambda fault=fault: ask(c, model=failing(), knobs=f"fault={fault}", stream=True))
         same(e.status_code, 502, fault)
     for fault in ("close", "reset", "empty200", "midreset", "midabort"):
-        e = raised(openai.InternalServerError, lambda fault=fault: ask(c, knobs=f"fault={fault}"))
+        e = raised(openai.InternalServerError, lambda fault=fault: ask(c, model=failing(), knobs=f"fault={fault}"))
         same(e.status_code, 502, fault)
 
 
@@ -594,7 +594,7 @@ def _():
         events = []
 
         def read(fault=fault, events=events):
-            for e in client().responses.create(model=CHAT, input="hello", user=f"sim:tokens=20,after=6,fault={fault}", stream=True):
+            for e in client().responses.create(model=failing(), input="hello", user=f"sim:tokens=20,after=6,fault={fault}", stream=True):
                 events.append(e)
 
         e = raised(openai.APIError, read)

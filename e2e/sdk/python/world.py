@@ -1,6 +1,7 @@
 """What the checks stand on: the world that the Go test describes, how a check reports, and how the provider is watched."""
 
 import functools
+import itertools
 import json
 import sys
 import threading
@@ -48,6 +49,14 @@ def run_all():
         run(name, f)
 
 
+_failed = itertools.count()
+
+
+def failing():
+    """Return a model for a request that fails on purpose: one that fails too often is left alone for a while."""
+    return f"failing-{next(_failed)}"
+
+
 @functools.cache
 def client(key=None, base_url=None, **options):
     """The official client as its users make it: a base URL and a key."""
@@ -90,8 +99,8 @@ def seen(marker, sim=None):
 
 
 def edge_requests(metrics=None):
-    """How many requests for operations have ended at the Edge."""
-    return metric("iop_requests_total", metrics)
+    """How many requests for operations have ended at the Edge, or were refused there."""
+    return metric("iop_requests_total", metrics) + metric("iop_requests_refused_total", metrics)
 
 
 def refused_so_far():
