@@ -421,3 +421,39 @@ func TestGreatestEstimate(t *testing.T) {
 		}
 	})
 }
+
+// TestEstimateLearns: without a bound an answer is thought to be as long as the route's answers are; each choice counts.
+func TestEstimateLearns(t *testing.T) {
+	e := newEdge(t, nil)
+	n := 0
+	e.addNode("n1", 1, func(ctx context.Context, run *tunnel.NodeRun) {
+		if n++; n == 1 {
+			run.End(execution.Terminal{Outcome: execution.Failed, Code: execution.CodeProviderTruncated, Phase: execution.PhaseStreaming,
+				Usage: execution.Usage{Input: 1, Output: 1, Known: true, Estimated: true}})
+			return
+		}
+		uses(1, 10)(ctx, run)
+	}, "m")
+	own := e.key
+	e.as(e.newKey(state.KeySpec{MonthlyTokens: 100}), func() {
+		ask := func(more string) (int, http.Header, string) {
+			return e.post(chat, `{"model":"m","messages":[]`+more+`}`)
+		}
+		for range 2 { // nothing is known, and what broke teaches nothing
+			status, h, body := ask("")
+			wantRefusal(t, status, h, body, "insufficient_quota", true)
+			e.as(own, func() { ask("") })
+			e.idle()
+		}
+		status, h, body := ask(`,"n":10`)
+		wantRefusal(t, status, h, body, "insufficient_quota", true)
+		if status, _, body := ask(`,"n":9`); status != 200 {
+			t.Errorf("nine choices of ten tokens: %d %s", status, body)
+		}
+		e.idle()
+		if status, _, body := ask(""); status != 200 {
+			t.Errorf("%d %s", status, body)
+		}
+	})
+	e.idle()
+}

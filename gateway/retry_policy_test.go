@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -220,6 +222,51 @@ func TestQueueTimeoutAfterAFailure(t *testing.T) {
 			}
 			e.adminCancel()
 			<-first
+			e.idle()
+		})
+	}
+}
+
+// TestEachTargetIsSentItsOwnName: of the client's body there are never more than two in memory, however many targets
+// it is rewritten for.
+func TestEachTargetIsSentItsOwnName(t *testing.T) {
+	const file = `
+routes:
+  - model: chat
+    retry: {attempts: 2}
+    groups:
+      - targets: [{model: one}]
+      - targets: [{model: two}]
+      - targets: [{model: chat}]
+`
+	filler := strings.Repeat("x", 900_000)
+	bodies := map[string]struct{ kind, path, before, after string }{
+		"json": {"application/json", chat, `{"x":"` + filler + `","model":"`, `"}`},
+		"form": {"multipart/form-data; boundary=b", "/v1/audio/transcriptions",
+			"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n" + filler + "\r\n--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n", "\r\n--b--\r\n"},
+	}
+	for name, body := range bodies {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "iop.yaml")
+			writeRoutes(t, path, file)
+			e := newEdge(t, func(c *gateway.Config) { c.Config, c.MaxBodyBytes, c.BodyBudget = path, 1<<20, 5<<19 })
+			sent := make(chan sentRun, 3)
+			e.addNode("n1", 1, capturing(sent, answerJSON(503, `{}`)), "one")
+			e.addNode("n2", 1, capturing(sent, failedWith(execution.CodeProviderUnreachable, execution.PhaseProviderCalled)), "two")
+			e.addNode("n3", 1, capturing(sent, answerJSON(200, `{}`)), "chat")
+			req := e.request("POST", body.path, body.before+"chat"+body.after)
+			req.Header.Set("Content-Type", body.kind)
+			resp := e.do(req)
+			answer, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != 200 {
+				t.Fatalf("%d %s", resp.StatusCode, answer)
+			}
+			for _, model := range []string{"one", "two", "chat"} {
+				if got := <-sent; got.body != body.before+model+body.after {
+					t.Errorf("%s got %d bytes that are not its own", model, len(got.body))
+				}
+			}
 			e.idle()
 		})
 	}
