@@ -203,11 +203,13 @@ func TestLimitsAndBooksAgree(t *testing.T) {
 			run.End(execution.Terminal{Outcome: execution.Failed, Code: execution.CodeProviderError, Phase: phase})
 		}
 	}
-	cutOff := func(_ context.Context, run *tunnel.NodeRun) {
-		_ = run.Head(head(200, "text/event-stream"))
-		_ = run.Write([]byte(chunk("a")), true)
-		run.End(execution.Terminal{Outcome: execution.Failed, Code: execution.CodeProviderTruncated, Phase: execution.PhaseStreaming,
-			Usage: execution.Usage{Input: 9, Output: 1, Known: true, Estimated: true}})
+	cutOff := func(input, output int64) handler {
+		return func(_ context.Context, run *tunnel.NodeRun) {
+			_ = run.Head(head(200, "text/event-stream"))
+			_ = run.Write([]byte(chunk("a")), true)
+			run.End(execution.Terminal{Outcome: execution.Failed, Code: execution.CodeProviderTruncated, Phase: execution.PhaseStreaming,
+				Usage: execution.Usage{Input: input, Output: output, Known: true, Estimated: true}})
+		}
 	}
 	tests := map[string]struct {
 		h         handler
@@ -218,7 +220,8 @@ func TestLimitsAndBooksAgree(t *testing.T) {
 		"known, above estimate": {uses(300, 200), 500, false},
 		"known, nothing":        {uses(0, 0), 0, false},
 		"unknown":               {answerJSON(200, `{}`), estimate, true},
-		"counted by the Node":   {cutOff, 10, true},
+		"counted by the Node":   {cutOff(9, 1), 10, true},
+		"but for the prompt":    {cutOff(0, 11), 12, true},
 		"no answer at all":      {endsWith(noUsage), estimate, true},
 		"broke at the provider": {lost(execution.PhaseProviderCalled), estimate, true},
 		"broke before it":       {lost(execution.PhaseAdmitted), 0, false},
