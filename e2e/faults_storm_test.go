@@ -36,7 +36,7 @@ func TestStorm(t *testing.T) {
 	s := newEdge(t, "--total-timeout", "2s", "--queue-limit", "100", "--log", "warn")
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
 	st := &storm{stack: s, client: &http.Client{Transport: transport}}
-	sim := s.startSim("--slots", "24", "--queue", "4")
+	sim := s.startSim("--slots", "24", "--queue", "4", "--models", "sim-small,failing-0,failing-1,failing-2,failing-3")
 	spec := "sim=" + sim.url + ",capacity=12"
 	nodes := [2]*process{s.startNode("node-0", "--provider", spec), s.startNode("node-1", "--provider", spec)}
 	s.online("node-0", 20*time.Second)
@@ -129,9 +129,13 @@ func (st *storm) one(r *rand.Rand) {
 	}})
 	stream := r.IntN(2) == 0
 	knobs := []string{"tokens=3", "tokens=200,itl=10ms", "ttft=200ms", "ttft=30s", "fault=hang", "midclose", "midreset", "error_event_first", "status=503", "empty200"}
-	knob, model := knobs[r.IntN(len(knobs))], "sim-small"
-	if r.IntN(20) == 0 {
+	kind, model := r.IntN(len(knobs)), "sim-small"
+	knob := knobs[kind]
+	switch {
+	case r.IntN(20) == 0:
 		model = "unknown-model"
+	case kind > 3: // a breaker must not keep the others away
+		model = fmt.Sprintf("failing-%d", r.IntN(4))
 	}
 	a := st.ask(traced, st.client, "/v1/chat/completions", chat(model, knob, stream))
 	select {
