@@ -13,13 +13,15 @@ import (
 // estimate says how many tokens the request will take, as far as can be told before it ran: a token for each four
 // bytes of the prompt, and of the answer as many as the client allows, or as the route's answers mostly have.
 func (x *exchange) estimate() {
-	prompt := len(x.body)
-	if p := x.env.Prompt(x.body); p != nil {
-		prompt = len(p)
-	} else if x.form {
-		prompt /= mediaBytes
+	switch p := x.env.Prompt(x.body); {
+	case p != nil:
+		x.input = openai.EstimatePrompt(p)
+	case x.form:
+		x.input = openai.EstimateTokens(len(x.body) / mediaBytes)
+	default:
+		x.input = openai.EstimateTokens(len(x.body))
 	}
-	x.input = min(openai.EstimateTokens(prompt), state.MaxRunTokens)
+	x.input = min(x.input, state.MaxRunTokens)
 	var most int64
 	if x.op.Stream != openai.StreamNone && x.op.Stream != openai.StreamMedia {
 		x.output = x.stats.expected()

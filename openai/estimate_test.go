@@ -1,0 +1,39 @@
+package openai
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestEstimatePrompt(t *testing.T) {
+	text := strings.Repeat("All work and no play. ", 200)
+	media := strings.Repeat("iVBORw0KGgo+/AAA", 1<<16) // 1 MiB
+	tests := map[string]struct {
+		prompt string
+		want   int64
+	}{
+		"none":           {``, 1},
+		"text":           {text, int64(len(text)) / 4},
+		"a data URL":     {fmt.Sprintf(`[{"image_url":{"url":"data:image/png;base64,%s"}}]`, media), 1012},
+		"a recording":    {fmt.Sprintf(`[{"input_audio":{"data": "%s"}}]`, media), 1007},
+		"two of them":    {fmt.Sprintf(`["data:image/png;base64,%s","data:image/png;base64,%s"]`, media, media), 2012},
+		"a short one":    {`["data:image/png;base64,iVBORw0KGgo="]`, 9},
+		"text in data":   {fmt.Sprintf(`{"data":"%s"}`, text), int64(len(text)+11) / 4},
+		"cut off":        {`["data:image/png;base64,` + media, int64(len(media)+24) / 4},
+		"data in a text": {fmt.Sprintf(`["%s;base64,"]`, text), int64(len(text)+12) / 4},
+	}
+	for name, test := range tests {
+		if got := EstimatePrompt([]byte(test.prompt)); got != test.want {
+			t.Errorf("%s: %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+func BenchmarkEstimatePrompt(b *testing.B) {
+	prompt := []byte(strings.Repeat("All work and no play makes Jack a dull boy. ", 200))
+	b.SetBytes(int64(len(prompt)))
+	for b.Loop() {
+		EstimatePrompt(prompt)
+	}
+}
