@@ -179,6 +179,7 @@ func (x *exchange) dispatch() *verdict {
 			x.rec.opened(run, ticket)
 			v = x.relay(run, ticket)
 		}
+		ticket.Done()
 		if v.next == nextNothing || attempt == maxDispatches {
 			return v
 		}

@@ -138,6 +138,9 @@ func (x *exchange) broken() ending {
 	case x.ticket != nil:
 		x.ticket.Release()
 	}
+	if x.ticket != nil {
+		x.ticket.Done()
+	}
 	return ending{
 		terminal: execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal, Phase: phase},
 		status:   x.reply.status, bytes: x.reply.bytes, firstByte: x.reply.firstByte, total: time.Since(x.started),

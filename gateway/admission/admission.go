@@ -186,7 +186,8 @@ func (c *Controller) lineLocked(r *route.Route) (*line, error) {
 	return c.lines[r.Name], nil
 }
 
-// Serves reports whether a target of the route is in service: selectable, and not cut off by its breaker.
+// Serves reports whether the route has a selectable target. What its breaker says does not count: as a last resort each
+// is used.
 func (c *Controller) Serves(r *route.Route) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +196,7 @@ func (c *Controller) Serves(r *route.Route) bool {
 		return false
 	}
 	for _, g := range l.groups {
-		if g.inService > 0 {
+		if g.selectable > 0 {
 			return true
 		}
 	}

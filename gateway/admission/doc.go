@@ -16,11 +16,14 @@
 // whether its place serves one route or a thousand.
 //
 // Two rules keep this true. Whatever gives a place room ends in freedLocked, which serves who waits for it. Whatever
-// takes something out of service ends in settleLocked, which gives those who waited for it the places of later groups,
-// or ErrNoOther. After each call nobody waits for whom there is room; the random test checks that, and all counts.
+// takes something out of service ends in settleLocked, which gives those who waited for it the places of later groups or of
+// a last resort, or ErrNoOther. After each call nobody waits for whom there is room; the random test checks that, and all counts.
 //
 // A group that is for when the others are down is open while none of theirs is selectable with a closed breaker. One on
 // trial is not in service yet: it gets its one run, and the others need not wait for how that ends.
+//
+// A breaker protects requests from a target, not a target from requests. So it holds only while something else of the
+// line is in service; where nothing is, what is cut off is listed too, and used as a last resort.
 //
 // # Waiting
 //

@@ -86,13 +86,34 @@ func (c *Controller) Lines() int {
 	return len(c.lines)
 }
 
-// Check returns what is wrong with the Controller's books, when these tickets are out.
-func (c *Controller) Check(out []*Ticket) error {
+// InService reports whether a target of the route that is not to be avoided is selectable with a closed breaker.
+func (c *Controller) InService(r *route.Route, avoid []Target) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, _ := c.lineLocked(r)
+	return l != nil && inService(l, avoid)
+}
+
+// inService counts anew, from what the candidates are.
+func inService(l *line, avoid []Target) bool {
+	for _, g := range l.groups {
+		for _, x := range g.all {
+			if x.place.selectable && x.service.breaker.state == breakerClosed && !slices.Contains(avoid, x.place.target) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Check returns what is wrong with the Controller's books, when the places of these tickets are out, and those of others
+// were given back before all was told of them.
+func (c *Controller) Check(out []*Ticket, told ...*Ticket) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := checker{c: c}
 	k.check(len(c.dirty) == 0, "%d lines are dirty", len(c.dirty))
-	k.tickets(out)
+	k.tickets(out, told)
 	for _, s := range c.sessions {
 		for _, p := range s.places {
 			k.place(p)
@@ -137,7 +158,7 @@ func (k *checker) check(ok bool, format string, args ...any) {
 	}
 }
 
-func (k *checker) tickets(out []*Ticket) {
+func (k *checker) tickets(out, told []*Ticket) {
 	count := map[*engine]int{}
 	for _, t := range out {
 		count[t.engine]++
@@ -151,7 +172,8 @@ func (k *checker) tickets(out []*Ticket) {
 			k.check(p.engine.inFlight == count[p.engine], "%v has %d runs, %d counted", p.target, count[p.engine], p.engine.inFlight)
 			for _, s := range p.engine.services {
 				if t := s.breaker.trial; t != nil {
-					k.check(slices.Contains(out, t), "the trial of %v is over", p.target)
+					k.check(slices.Contains(out, t) || slices.Contains(told, t), "the trial of %v is over", p.target)
+					k.check(s.breaker.state == breakerHalfOpen, "a trial of %v, which is %v", p.target, s.breaker.state)
 				}
 			}
 		}
@@ -174,9 +196,9 @@ func (k *checker) place(p *place) {
 				k.check(slices.Contains(p.parked, x), "%v: parked nowhere", p.target)
 			}
 		}
-		if s.breaker.state == breakerOpen {
-			k.check(s.breaker.timer != nil, "%v: a breaker without a timer", p.target)
-		}
+		b := &s.breaker
+		k.check((b.timer != nil) == (b.state != breakerClosed && !b.due), "%v: a timer of a breaker, or none", p.target)
+		k.check(!b.due || b.state == breakerHalfOpen, "%v: due for a trial and %v", p.target, b.state)
 	}
 	k.check(parked == len(p.parked), "%v: %d parked, %d listed", p.target, parked, len(p.parked))
 	k.check(p.engine.rest.resting == (p.engine.rest.timer != nil), "%v: rest and timer", p.target)
@@ -193,14 +215,11 @@ func (k *checker) place(p *place) {
 func (k *checker) candidate(x *candidate) {
 	p, g := x.place, x.group
 	k.check(g.all[x.at] == x, "%v: not in its group", x)
-	if p.free() && x.service.admits() {
-		k.check(x.pool != nil, "%v: free and not listed", x)
-	}
+	k.check(!p.free() || x.pool != nil, "%v: free and not listed", x)
+	k.check((x.pool == nil) == x.parked, "%v: listed and parked, or nowhere", x)
 	if x.pool == nil {
-		k.check(!x.service.admits() || x.parked, "%v: nowhere", x)
 		return
 	}
-	k.check(x.service.admits() && !x.parked, "%v: listed for nothing", x)
 	k.check(x.pool == g.poolOf(x) && x.pool.items[x.slot] == x, "%v: in the wrong list", x)
 }
 
@@ -260,7 +279,7 @@ func (k *checker) group(g *group) {
 				load.capacity += x.place.capacity
 			}
 		}
-		if x.pool != nil && g.policy() == route.Weighted {
+		if x.pool == &g.free && g.policy() == route.Weighted {
 			k.check(g.weights.find(listed) == i && g.weights.find(listed+int64(x.weight)-1) == i, "%s: weights", g.line.name)
 			listed += int64(x.weight)
 		}
@@ -278,7 +297,10 @@ func (k *checker) unserved(l *line) {
 	room := func(avoid []Target) bool {
 		for _, g := range l.groups {
 			for _, x := range g.all {
-				if x.place.free() && x.service.admits() && !slices.Contains(avoid, x.place.target) && k.c.opensLocked(g, avoid) {
+				if !x.place.free() || slices.Contains(avoid, x.place.target) {
+					continue
+				}
+				if x.service.admits() && k.c.opensLocked(g, avoid) || !inService(l, avoid) {
 					return true
 				}
 			}

@@ -23,18 +23,19 @@ type group struct {
 	index int
 	when  route.When
 	all   []*candidate
-	// free and warm hold every candidate that could take a run now, and some that can't, which who meets them parks.
-	// warm is for two policies: for WarmFirst, those that have the model loaded; for PrefixAffinity, those that are not
-	// known to have others loaded in its place.
-	free, warm pool
-	selectable int                    // candidates whose place is
-	inService  int                    // of these, whose breaker is closed
-	weights    weights                // for Weighted: of those in a pool, by their place in all
-	load       groupLoad              // for PrefixAffinity: of those in service
-	byID       map[placeID]*candidate // for PrefixAffinity
+	// The pools hold every candidate whose place has room, and some without, which who meets them parks. warm is for two
+	// policies: for WarmFirst, those that have the model loaded; for PrefixAffinity, those that are not known to have
+	// others loaded in its place. due are those that get the next run as a trial; cut those whose breaker lets nothing
+	// through, for a last resort.
+	free, warm, due, cut pool
+	selectable           int                    // candidates whose place is
+	inService            int                    // of these, whose breaker is closed
+	weights              weights                // for Weighted: of those in free, by their place in all
+	load                 groupLoad              // for PrefixAffinity: of those in service
+	byID                 map[placeID]*candidate // for PrefixAffinity
 }
 
-// candidate is a service as a member of a group. It is in a pool, or parked, or its breaker lets nothing through.
+// candidate is a service as a member of a group. It is in a pool, or parked.
 type candidate struct {
 	group      *group
 	place      *place
@@ -70,19 +71,24 @@ func (l *pool) drop(x *candidate) {
 func (g *group) policy() route.Policy { return g.line.route.Policy }
 
 func (g *group) poolOf(x *candidate) *pool {
-	if g.policy() == route.WarmFirst && x.service.warm() || g.policy() == route.PrefixAffinity && !x.service.cold() {
+	switch {
+	case !x.service.admits():
+		return &g.cut
+	case x.service.breaker.due:
+		return &g.due
+	case g.policy() == route.WarmFirst && x.service.warm(), g.policy() == route.PrefixAffinity && !x.service.cold():
 		return &g.warm
 	}
 	return &g.free
 }
 
-// list puts x into its pool, unless it is there, or parked, or its breaker lets nothing through.
+// list puts x into its pool, unless it is in one, or parked.
 func (x *candidate) list() {
-	if x.pool != nil || x.parked || !x.service.admits() {
+	if x.pool != nil || x.parked {
 		return
 	}
 	x.group.poolOf(x).add(x)
-	if x.group.policy() == route.Weighted {
+	if x.weighs() {
 		x.group.weights.add(x.at, int64(x.weight))
 	}
 }
@@ -91,10 +97,15 @@ func (x *candidate) unlist() {
 	if x.pool == nil {
 		return
 	}
-	x.pool.drop(x)
-	if x.group.policy() == route.Weighted {
+	if x.weighs() {
 		x.group.weights.add(x.at, -int64(x.weight))
 	}
+	x.pool.drop(x)
+}
+
+// weighs reports whether x is among the weights of its group.
+func (x *candidate) weighs() bool {
+	return x.group.policy() == route.Weighted && x.pool == &x.group.free
 }
 
 // park takes x, whose place has no room, out of its pool until it has. To do so when it is met, and not when the place
@@ -143,13 +154,13 @@ func (g *group) leave(x *candidate) {
 
 // swapLast puts the last of all where x stands, which is in no pool.
 func (g *group) swapLast(x, last *candidate) {
-	listed := last.pool != nil && g.policy() == route.Weighted
-	if listed {
+	weighs := last.weighs()
+	if weighs {
 		g.weights.add(last.at, -int64(last.weight))
 	}
 	last.at, x.at = x.at, last.at
 	g.all[last.at] = last
-	if listed {
+	if weighs {
 		g.weights.add(last.at, int64(last.weight))
 	}
 }
@@ -213,6 +224,19 @@ func (c *Controller) opensLocked(g *group, avoid []Target) bool {
 		}
 	}
 	return true
+}
+
+// lastResortLocked reports whether nothing of the line is in service that is not avoided: a breaker keeps runs away from
+// a target only for the sake of others.
+func (c *Controller) lastResortLocked(l *line, avoid []Target) bool {
+	inService := 0
+	for _, g := range l.groups {
+		inService += g.inService
+	}
+	if inService == 0 || len(avoid) == 0 {
+		return inService == 0
+	}
+	return inService == c.avoidedLocked(l, avoid, func(x *candidate) bool { return x.inService })
 }
 
 // hasOtherLocked reports whether something serves the line that is not avoided, now or when it has room again.

@@ -24,6 +24,9 @@ const (
 	// a tenth more or less, so that targets that failed together are not tried together.
 	firstOpen = time.Second
 	maxOpen   = time.Minute
+	// A half-open breaker that had no trial for so long, as all others are less busy, gets the next run of its group:
+	// otherwise what is mended would stay unused until the last of its penalty is gone.
+	trialWait = 30 * time.Second
 
 	// A target that refused a run for want of capacity rests for firstBackoff, doubled at each further refusal up to
 	// maxBackoff; one that said for how long, for so long, up to maxRest.
@@ -63,16 +66,17 @@ const (
 
 func (s breakerState) String() string { return [...]string{"closed", "open", "half_open"}[s] }
 
-// breaker keeps runs away from a service that fails.
+// breaker keeps runs away from a service that fails, while another one of the line is in service.
 type breaker struct {
 	state  breakerState
-	window uint32 // of the last runs, the newest lowest; 1: failed
-	seen   int    // runs in window
-	inRow  int    // failures
-	opened int    // times since it was closed
-	until  time.Time
+	window uint32      // of the last runs, the newest lowest; 1: failed
+	seen   int         // runs in window
+	inRow  int         // failures
+	opened int         // times since it was closed
+	until  time.Time   // when it is, or was, half open
 	timer  *time.Timer // or nil
 	trial  *Ticket     // or nil
+	due    bool        // half open for trialWait, and nothing came of it
 }
 
 // record takes in how a run ended, and reports whether that is a failure too many.
@@ -94,7 +98,8 @@ func aroundTenth(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }
 
-// failedLocked counts a failure. What ends while the breaker is not closed says nothing new, but for a trial.
+// failedLocked counts a failure. What ends while the breaker is not closed says nothing new, but for the trial: runs of
+// a last resort would have it open for ever.
 func (c *Controller) failedLocked(t *Ticket, now time.Time) {
 	s, b := t.service, &t.service.breaker
 	s.penalty.add(now)
@@ -104,7 +109,7 @@ func (c *Controller) failedLocked(t *Ticket, now time.Time) {
 			c.openLocked(s, now)
 		}
 	case breakerHalfOpen:
-		if t.trial {
+		if b.trial == t {
 			c.openLocked(s, now)
 		}
 	case breakerOpen:
@@ -114,29 +119,44 @@ func (c *Controller) failedLocked(t *Ticket, now time.Time) {
 // servedLocked counts a run that went well.
 func (c *Controller) servedLocked(t *Ticket) {
 	c.forgiveLocked(t.engine)
-	s, b := t.service, &t.service.breaker
-	switch {
-	case b.state == breakerClosed:
+	c.passedLocked(t)
+	if b := &t.service.breaker; b.state == breakerClosed {
 		b.record(false)
-	case b.state == breakerHalfOpen && t.trial:
-		c.closeLocked(s)
 	}
 }
 
-// closeLocked ends the trial of a half-open breaker well.
-func (c *Controller) closeLocked(s *service) {
-	s.breaker = breaker{}
+// passedLocked closes the breaker that was not closed when t was given out, and has not been since: its trial, or a run
+// of a last resort, goes well.
+func (c *Controller) passedLocked(t *Ticket) {
+	s := t.service
+	if s.breaker.state == breakerClosed || t.outage != s.outages {
+		return
+	}
+	s.breaker.stop()
+	s.breaker, s.penalty = breaker{}, penalty{}
 	c.counters.BreakerClosed.Add(1)
 	c.recountServiceLocked(s)
-	s.list()
+	s.relist()
+}
+
+// endTrialLocked makes room for another trial, if t is one of which nothing is known.
+func (c *Controller) endTrialLocked(t *Ticket) {
+	if s := t.service; s.breaker.trial == t {
+		s.breaker.trial = nil
+		s.relist()
+	}
 }
 
 func (c *Controller) openLocked(s *service, now time.Time) {
 	b := &s.breaker
+	if b.state == breakerClosed {
+		s.outages++
+	}
+	b.stop()
 	d := min(firstOpen<<min(b.opened, 10), maxOpen)
 	*b = breaker{state: breakerOpen, opened: b.opened + 1, until: now.Add(c.jitter(d))}
 	c.counters.BreakerOpened.Add(1)
-	s.unlist()
+	s.relist()
 	c.recountServiceLocked(s)
 	c.armLocked(s, now)
 }
@@ -147,22 +167,33 @@ func (c *Controller) recountServiceLocked(s *service) {
 	}
 }
 
-// armLocked sets the time of the next trial of an open breaker. A service that takes no runs has none, until a session
-// takes over from the one that is gone.
+// armLocked sets the time at which an open breaker lets a trial through, or a half-open one is due for it. A service
+// that takes no runs has none, until a session takes over from the one that is gone.
 func (c *Controller) armLocked(s *service, now time.Time) {
 	e, b := s.engine, &s.breaker
-	if b.state != breakerOpen || e.place == nil || e.services[s.model] != s || c.closed {
+	if b.state == breakerClosed || b.due || e.place == nil || e.services[s.model] != s || c.closed {
 		return
 	}
+	at := b.until
+	if b.state == breakerHalfOpen {
+		at = at.Add(trialWait)
+	}
 	var timer *time.Timer
-	timer = time.AfterFunc(b.until.Sub(now), func() {
+	timer = time.AfterFunc(at.Sub(now), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if b.timer != timer {
 			return // stopped too late
 		}
-		b.timer, b.state = nil, breakerHalfOpen
-		s.list()
+		b.timer = nil
+		if b.state == breakerHalfOpen {
+			b.due = true
+			s.relist()
+			return
+		}
+		b.state = breakerHalfOpen
+		s.relist()
+		c.armLocked(s, time.Now())
 		c.freedLocked(e)
 	})
 	b.timer = timer

@@ -109,6 +109,8 @@ func TestBreakerTrials(t *testing.T) {
 		for range 5 {
 			fail(t, c, "m")
 		}
+		c.Offer("busy", 1, 0, nil, offer(1, "m")) // is in service, so that the other is no last resort
+		acquire(t, c, "m")
 		// Each trial that fails doubles the time, up to a minute.
 		for _, d := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 			wantBreaker(t, c, "open", d*time.Second)
@@ -138,6 +140,7 @@ func TestBreakerTrials(t *testing.T) {
 		neutral := acquire(t, c, "m")
 		w := queue(t, c, admission.Request{Route: to("m")})
 		neutral.Release()
+		neutral.Done()
 		trial := result(t, w)
 		// What began before does not count.
 		long.Served(admission.Sample{})
@@ -152,10 +155,13 @@ func TestBreakerTrials(t *testing.T) {
 		synctest.Wait()
 		trial = result(t, w)
 		trial.Release()
-		result(t, more).Release() // is one too, as nothing was told yet
+		if answered(more) {
+			t.Fatal("two trials, as nothing was told yet")
+		}
 		trial.Served(admission.Sample{})
 		wantBreaker(t, c, "", 0)
-		for range 4 {
+		result(t, more)
+		for range 3 {
 			acquire(t, c, "m")
 		}
 		counters := c.Counters()
@@ -174,6 +180,8 @@ func TestTrialThatAnswers(t *testing.T) {
 		for range 5 {
 			fail(t, c, "m")
 		}
+		c.Offer("busy", 1, 0, nil, offer(1, "m")) // is in service, so that the other is no last resort
+		acquire(t, c, "m")
 		w := queue(t, c, admission.Request{Route: to("m")})
 		other := queue(t, c, admission.Request{Route: to("m")})
 		time.Sleep(time.Second)

@@ -126,7 +126,7 @@ func (c *Controller) serviceLocked(p *place) {
 	}
 	e.services = now
 	for _, s := range now {
-		s.moveWarm()
+		s.relist()
 	}
 }
 

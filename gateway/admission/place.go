@@ -60,6 +60,7 @@ type service struct {
 	pace       *pace // never nil; Controller.paces may have it too
 	penalty    penalty
 	breaker    breaker
+	outages    uint64 // times that the breaker opened when it was closed
 }
 
 // free reports whether the place could take a run.
@@ -67,7 +68,7 @@ func (p *place) free() bool {
 	return p.selectable && !p.engine.rest.resting && p.engine.inFlight < p.capacity
 }
 
-// admits reports whether the breaker lets a run through now.
+// admits reports whether the breaker lets a run through now, be there others or not.
 func (s *service) admits() bool {
 	return s.breaker.state == breakerClosed || s.breaker.state == breakerHalfOpen && s.breaker.trial == nil
 }
@@ -98,9 +99,9 @@ func (c *Controller) ranLocked(e *engine, s *service) {
 		return
 	}
 	e.last = s
-	s.moveWarm()
+	s.relist()
 	if former != nil {
-		former.moveWarm()
+		former.relist()
 	}
 }
 
@@ -110,25 +111,13 @@ func (s *service) warm() bool { return s.loaded || s.engine.last == s }
 // an engine that tells of no model that it is loaded.
 func (s *service) cold() bool { return s.engine.tells && !s.warm() }
 
-// moveWarm puts the candidates of s where they belong after what warm returns has changed.
-func (s *service) moveWarm() {
+// relist puts the candidates of s where they belong, after its breaker or what warm returns has changed.
+func (s *service) relist() {
 	for _, x := range s.candidates {
 		if x.pool != nil && x.pool != x.group.poolOf(x) {
 			x.unlist()
 			x.list()
 		}
-	}
-}
-
-func (s *service) list() {
-	for _, x := range s.candidates {
-		x.list()
-	}
-}
-
-func (s *service) unlist() {
-	for _, x := range s.candidates {
-		x.unlist()
 	}
 }
 

@@ -21,20 +21,59 @@ const (
 
 // pickLocked returns the candidate that the route's policy picks for a request, nil if none has room.
 func (c *Controller) pickLocked(l *line, req *Request, now time.Time) (*candidate, Reason) {
+	var why Reason
+	p := picker{req: req, now: now, why: &why}
+	cut := 0
 	for _, g := range l.groups {
-		if len(g.free.items)+len(g.warm.items) == 0 || !c.opensLocked(g, req.Avoid) {
+		cut += len(g.cut.items)
+		if len(g.due.items)+len(g.free.items)+len(g.warm.items) == 0 || !c.opensLocked(g, req.Avoid) {
 			continue
 		}
-		var why Reason
-		p := picker{req: req, now: now, why: &why}
-		if x := c.byPolicyLocked(g, &p); x != nil {
+		if x := c.firstOfLocked(g, &p); x != nil {
 			if len(g.all) == 1 {
 				why.Rule = "only_target"
 			}
 			return x, why
 		}
 	}
+	if cut == 0 || !c.lastResortLocked(l, req.Avoid) {
+		return nil, Reason{}
+	}
+	for _, g := range l.groups {
+		if x := c.lastOfLocked(g, &p); x != nil {
+			return x, why
+		}
+	}
 	return nil, Reason{}
+}
+
+// lastOfLocked picks among those that fail, by the policy as far as it goes: all of it only steers.
+func (c *Controller) lastOfLocked(g *group, p *picker) *candidate {
+	return p.least(&g.cut, func(x *candidate) float64 {
+		switch g.policy() {
+		case route.Weighted: // the least of these is each as often as its weight says
+			return rand.ExpFloat64() * (1 + x.service.penalty.at(p.now)) / float64(x.weight)
+		case route.LowestWait:
+			return p.expected(x)
+		case route.WarmFirst:
+			if x.service.warm() {
+				return x.load(p.now) - 1
+			}
+		case route.PrefixAffinity:
+			return x.load(p.now) - float64(c.index.seen(&p.req.Affinity, x.id, 0))/100
+		}
+		return x.load(p.now)
+	})
+}
+
+// firstOfLocked picks one that is due for its trial, or by the policy.
+func (c *Controller) firstOfLocked(g *group, p *picker) *candidate {
+	if len(g.due.items) > 0 {
+		if x := p.leastBusy(&g.due); x != nil {
+			return x
+		}
+	}
+	return c.byPolicyLocked(g, p)
 }
 
 func (c *Controller) byPolicyLocked(g *group, p *picker) *candidate {
@@ -148,14 +187,16 @@ func (p *picker) weighted(g *group) *candidate {
 // lowestWait takes what is expected to answer first.
 func (p *picker) lowestWait(g *group) *candidate {
 	p.why.Rule = "lowest_wait"
-	fleet := g.line.fleet
-	return p.least(&g.free, func(x *candidate) float64 {
-		expected := x.service.pace.expect(p.now, paceLoad{
-			inFlight: x.place.engine.inFlight, input: max(p.req.Tokens-p.req.Output, 0), output: p.req.Output,
-		}, fleet)
-		penalty := x.service.penalty.at(p.now)
-		return float64(expected)*(1+penalty) + penalty*float64(untriedCost)
-	})
+	return p.least(&g.free, p.expected)
+}
+
+// expected is the time to the end of the answer that is to be expected of x, with what its failures add to it.
+func (p *picker) expected(x *candidate) float64 {
+	expected := x.service.pace.expect(p.now, paceLoad{
+		inFlight: x.place.engine.inFlight, input: max(p.req.Tokens-p.req.Output, 0), output: p.req.Output,
+	}, x.group.line.fleet)
+	penalty := x.service.penalty.at(p.now)
+	return float64(expected)*(1+penalty) + penalty*float64(untriedCost)
 }
 
 // warmFirst takes the least busy of those that have the model loaded, and of the others if none has.

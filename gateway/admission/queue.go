@@ -41,6 +41,7 @@ func (w *Waiter) Leave() {
 	c.mu.Unlock()
 	if t != nil {
 		t.Release()
+		t.Done()
 	}
 }
 
@@ -328,10 +329,19 @@ func (t *turn) serves(s *seat, avoid []Target) *candidate {
 	if slices.Contains(avoid, t.place.target) {
 		return nil
 	}
+	var cut *candidate
 	for _, x := range s.candidates {
-		if x.service.admits() && t.ctl.opensLocked(x.group, avoid) {
+		switch {
+		case !x.service.admits():
+			if cut == nil {
+				cut = x
+			}
+		case t.ctl.opensLocked(x.group, avoid):
 			return x
 		}
+	}
+	if cut != nil && t.ctl.lastResortLocked(s.line, avoid) {
+		return cut
 	}
 	return nil
 }

@@ -42,7 +42,10 @@ type storm struct {
 	gens    []execution.Generation
 	tickets []*admission.Ticket
 	waiters []*admission.Waiter
-	ended   []*admission.Ticket // released, of which nothing was told yet
+	ended   []*admission.Ticket // released
+	untold  []*admission.Ticket // released, with something to be told yet
+	rules   map[string]int      // by which tickets were given
+	calm    bool                // the Nodes stay what they are, and breakers may open
 }
 
 func (s *storm) node() (int, execution.NodeID) {
@@ -86,6 +89,10 @@ func (s *storm) acquire() {
 		if slices.Contains(req.Avoid, ticket.Target) {
 			s.t.Fatalf("%v was to be avoided", ticket.Target)
 		}
+		if ticket.Reason.Rule == "last_resort" && s.c.InService(r, req.Avoid) {
+			s.t.Fatalf("%v got a run as a last resort, with another in service", ticket.Target)
+		}
+		s.rules[ticket.Reason.Rule]++
 		s.tickets = append(s.tickets, ticket)
 	case ticket == nil && w != nil && err == nil:
 		s.waiters = append(s.waiters, w)
@@ -104,6 +111,7 @@ func (s *storm) collect() {
 			return false
 		}
 		if ticket, _ := w.Result(); ticket != nil {
+			s.rules["waited: "+ticket.Reason.Rule]++
 			s.tickets = append(s.tickets, ticket)
 		}
 		return true
@@ -140,30 +148,48 @@ func (s *storm) end() {
 	if !ok {
 		return
 	}
-	tell := func() {
-		switch s.r.IntN(5) {
-		case 0, 1:
-			t.Failed()
-		case 2:
-			t.Served(admission.Sample{FirstToken: time.Second, Duration: 2 * time.Second, Input: 100, Output: 100})
-		case 3:
-			t.Refused(time.Duration(s.r.IntN(3)) * time.Second)
-		}
-	}
-	if s.r.IntN(2) == 0 {
-		tell()
+	switch s.r.IntN(4) {
+	case 0:
+		s.tell(t)
+	case 1:
+		t.Answering()
+	case 2:
+		t.Done() // its provider is at work still
 	}
 	t.Release()
-	tell()
 	s.ended = append(s.ended, t)
+	s.untold = append(s.untold, t)
+}
+
+// tell tells what became of a run, or not, and that this was all.
+func (s *storm) tell(t *admission.Ticket) {
+	switch s.r.IntN(6) {
+	case 0, 1, 2:
+		t.Failed()
+	case 3:
+		t.Served(admission.Sample{FirstToken: time.Second, Duration: 2 * time.Second, Input: 100, Output: 100})
+	case 4:
+		t.Refused(time.Duration(s.r.IntN(3)) * time.Second)
+	}
+	t.Done()
 }
 
 func (s *storm) step() {
-	switch n := s.r.IntN(100); {
+	n := s.r.IntN(100)
+	if s.calm && n >= 83 && n < 96 {
+		n = s.r.IntN(83)
+	}
+	switch {
 	case n < 45:
 		s.acquire()
-	case n < 75:
+	case n < 67:
 		s.end()
+	case n < 78:
+		for range s.r.IntN(4) {
+			if t, ok := take(s.r, &s.untold); ok {
+				s.tell(t)
+			}
+		}
 	case n < 83:
 		if w, ok := take(s.r, &s.waiters); ok {
 			w.Leave()
@@ -188,13 +214,15 @@ func (s *storm) step() {
 
 // Whatever happens in whatever order: the books are right after each step, and all returns to zero.
 func TestRandomSteps(t *testing.T) {
-	for seed, nodes := range []int{6, 6, 40} {
+	rules := map[string]int{}
+	for seed, nodes := range []int{6, 6, 40, 2} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &storm{t: t, r: rand.New(rand.NewPCG(3, uint64(seed))), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10}), tables: tables(), gens: make([]execution.Generation, nodes)}
+			s := &storm{t: t, r: rand.New(rand.NewPCG(3, uint64(seed))), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10}), tables: tables(), rules: rules, gens: make([]execution.Generation, nodes)}
 			s.table = s.tables[len(s.tables)-1]
 			for i := range 10_000 {
+				s.calm = i%1000 >= 500
 				s.step()
-				if err := s.c.Check(s.tickets); err != nil {
+				if err := s.c.Check(s.tickets, s.untold...); err != nil {
 					t.Fatalf("seed %d, step %d: %v", seed, i, err)
 				}
 			}
@@ -204,6 +232,9 @@ func TestRandomSteps(t *testing.T) {
 			s.waiters = nil
 			for len(s.tickets) > 0 {
 				s.end()
+			}
+			for _, t := range s.untold {
+				t.Done()
 			}
 			wantIdle(t, s.c)
 			if err := s.c.Check(nil); err != nil {
@@ -215,4 +246,10 @@ func TestRandomSteps(t *testing.T) {
 			s.c.Close()
 		})
 	}
+	for _, rule := range []string{"trial", "last_resort", "waited: trial", "waited: last_resort"} {
+		if rules[rule] < 5 {
+			t.Errorf("%d runs by %q: %v", rules[rule], rule, rules)
+		}
+	}
+	t.Log(rules)
 }

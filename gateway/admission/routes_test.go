@@ -182,8 +182,8 @@ func TestLaterGroupWhenDown(t *testing.T) {
 	})
 }
 
-// Those who wait for a breaker are served the moment it lets one through.
-func TestOnlyBrokenTargetsAreWaitedFor(t *testing.T) {
+// Those who wait, as the only target in service is full, get the others' trial the moment that a breaker lets it through.
+func TestBrokenTargetsAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, r := configured(route.LeastBusy, group(0, node("")))
 		c.Offer("n", 1, 0, nil, offer(4, "m"))
@@ -192,21 +192,20 @@ func TestOnlyBrokenTargetsAreWaitedFor(t *testing.T) {
 			ticket.Failed()
 			ticket.Release()
 		}
-		if c.Serves(r) {
-			t.Error("it is in service")
-		}
+		c.Offer("busy", 1, 0, nil, offer(1, "m"))
 		l := newLine(t, c)
+		l.tickets = append(l.tickets, take1(t, c, r))
 		l.wait("w", 10, admission.Request{Route: r})
 		time.Sleep(time.Second)
 		synctest.Wait()
 		l.collect()
-		if len(l.tickets) != 1 {
-			t.Fatalf("%d trials", len(l.tickets))
+		if len(l.tickets) != 2 {
+			t.Fatalf("%d trials", len(l.tickets)-1)
 		}
-		l.tickets[0].Served(admission.Sample{})
+		l.tickets[1].Served(admission.Sample{})
 		l.collect()
-		if len(l.tickets) != 4 || !c.Serves(r) {
-			t.Errorf("%d run after the trial", len(l.tickets))
+		if len(l.tickets) != 5 {
+			t.Errorf("%d run after the trial", len(l.tickets)-1)
 		}
 		c.Close()
 	})

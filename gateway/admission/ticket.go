@@ -2,14 +2,15 @@ package admission
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
 // Reason says why a target was chosen, for logs and operators.
 type Reason struct {
 	// Rule is "only_target", "least_busy", "weighted", "lowest_wait", "warm", "affinity", "affinity_yield" (where the
-	// prompt ran before there was too much load), "queue" (a place became free for who waited) or "trial" (of a target
-	// that failed before).
+	// prompt ran before there was too much load), "queue" (a place became free for who waited), "trial" (of a target
+	// that failed before) or "last_resort" (of one that fails, as there is no other).
 	Rule       string
 	Candidates int // targets with room that were compared
 	InFlight   int // runs at the target, this one included
@@ -34,7 +35,7 @@ func (r Reason) Public() string { return r.Rule }
 
 // Ticket is the right to open one run at a target. It holds a place until Release or Refused. What became of the run is
 // told once, by Served, Failed or Refused, before Release or after it; a run of which nothing is told (the client went
-// away) says nothing of its target. Any goroutine may call its methods.
+// away) says nothing of its target. Done follows when nothing more will be told. Any goroutine may call its methods.
 type Ticket struct {
 	Target Target
 	Model  string // what the provider calls it
@@ -46,13 +47,17 @@ type Ticket struct {
 	service *service
 	fleet   *pace // of the route; never nil
 	trial   bool  // it is, or was, the one run that a half-open breaker lets through
+	// outage is the service's, for the runs that can end it: those that began while the breaker was not closed. Else 0.
+	outage  uint64
+	answers atomic.Bool // Answering was called
 
 	// Guarded by ctl.mu.
 	done   bool // the place was given back
 	judged bool // what became of it was told
 }
 
-// Release gives the place back. Only the first call counts.
+// Release gives the place back, as the provider has done with the run. Only the first call counts. A trial goes on until
+// what became of it is told, or Done.
 func (t *Ticket) Release() {
 	c := t.ctl
 	c.mu.Lock()
@@ -72,8 +77,23 @@ func (t *Ticket) Refused(retryAfter time.Duration) {
 	if !t.judged {
 		t.judged = true
 		c.counters.Refusals.Add(1)
+		c.endTrialLocked(t)
 		c.restLocked(t.engine, retryAfter)
 	}
+	c.freedLocked(t.engine)
+}
+
+// Done says that nothing more will be told of the run. If it is the trial of a breaker, and nothing was, there can be
+// another one. It gives no place back, the provider may be at work still, and costs nothing for a ticket that is no
+// trial. Who got a ticket calls it once, at any time after; a second call does nothing.
+func (t *Ticket) Done() {
+	if !t.trial {
+		return
+	}
+	c := t.ctl
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endTrialLocked(t)
 	c.freedLocked(t.engine)
 }
 
@@ -91,19 +111,17 @@ func (t *Ticket) Failed() {
 	c.settleLocked()
 }
 
-// Answering says that the target has begun to answer well. If the run is the trial of a breaker it has passed: the rest
-// of the answer may take minutes, and all others wait for it. What becomes of the run is still to be told. It costs
-// nothing for a ticket that is no trial.
+// Answering says that the target has begun to answer well. If the run is the trial of a breaker, or a last resort, that
+// closes it: the rest of the answer may take minutes, and all others wait for it. What becomes of the run is still to be
+// told. Only the first call counts, and it costs nothing for any other ticket.
 func (t *Ticket) Answering() {
-	if !t.trial {
+	if t.outage == 0 || t.answers.Swap(true) {
 		return
 	}
 	c := t.ctl
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := t.service; s.breaker.trial == t {
-		c.closeLocked(s)
-	}
+	c.passedLocked(t)
 	c.freedLocked(t.engine)
 }
 
@@ -138,10 +156,13 @@ func (c *Controller) takeLocked(x *candidate, req *Request, why Reason, now time
 		Target: p.target, Model: s.model, Reason: why, Line: req.Line,
 		ctl: c, engine: p.engine, service: s, fleet: x.group.line.fleet,
 	}
-	if s.breaker.state == breakerHalfOpen {
-		t.trial, t.Reason.Rule = true, "trial"
-		s.breaker.trial = t
-		s.unlist()
+	if s.breaker.state != breakerClosed {
+		t.outage, t.Reason.Rule = s.outages, "last_resort"
+		if s.admits() {
+			t.trial, t.Reason.Rule = true, "trial"
+			s.breaker.trial = t
+			s.relist()
+		}
 	}
 	s.pace.picked(now)
 	c.ranLocked(p.engine, s)
@@ -151,7 +172,7 @@ func (c *Controller) takeLocked(x *candidate, req *Request, why Reason, now time
 	return t
 }
 
-// giveBackLocked ends what t holds.
+// giveBackLocked gives back the place that t holds.
 func (c *Controller) giveBackLocked(t *Ticket) {
 	if t.done {
 		return
@@ -159,10 +180,6 @@ func (c *Controller) giveBackLocked(t *Ticket) {
 	t.done = true
 	c.inFlight--
 	c.countLocked(t.engine, -1)
-	if s := t.service; s.breaker.trial == t {
-		s.breaker.trial = nil
-		s.list()
-	}
 }
 
 // countLocked counts runs at an engine.
