@@ -11,6 +11,7 @@ import (
 // finish closes the books of a run: the record, the metrics, and the one line in the log.
 func (s *Server) finish(x *exchange, end ending) {
 	x.stats = s.routing.stats(x.route.Name, x.rec.found())
+	end.terminal.Usage = x.used(&end.terminal)
 	if u := end.terminal.Usage; u.Output > 0 && !u.Estimated && end.terminal.Outcome == execution.Completed {
 		x.stats.learn(u.Output)
 	}

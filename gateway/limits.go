@@ -64,16 +64,12 @@ func limitError(over *limit.Exceeded) *openai.Error {
 	return e
 }
 
-// settle replaces the estimate by what was used.
+// settle replaces the estimate by what is booked.
 func (x *exchange) settle(end *ending) {
-	switch {
-	case end.terminal.Usage.Known:
-		u := x.used(&end.terminal)
+	if u := end.terminal.Usage; u.Known {
 		x.hold.Settle(u.Input + u.Output)
-	case !x.costs(&end.terminal):
+	} else {
 		x.hold.Release()
-	default:
-		x.hold.Settle(-1)
 	}
 }
 

@@ -68,7 +68,7 @@ func newMetrics(s *Server) *metrics {
 	m.queued = prometheus.NewHistogram(histogramOpts("iop_queue_wait_seconds",
 		"How long requests that had to wait for a place waited.", waitBuckets))
 	m.tokens = counterVec("iop_tokens_total",
-		"Tokens as providers reported them. cached is part of input, reasoning part of output.", "route", "gen_ai_token_type")
+		"Tokens, as providers reported them or, where they did not, as they were estimated. cached is part of input, reasoning part of output.", "route", "gen_ai_token_type")
 	m.bytes = counterVec("iop_body_bytes_total",
 		"Bytes of bodies, from clients (request) and to them (response).", "direction")
 	retries := counterVec("iop_retries_total", "Runs that were dispatched again on another target, by the code of the failure.", "error_type")

@@ -25,7 +25,7 @@ func (x *exchange) usageRecord(end *ending) state.UsageRecord {
 		Node: rec.target.Node, Provider: rec.target.Provider, Model: rec.upstream,
 		Started: rec.started, Queue: rec.queued, FirstToken: end.firstByte, Duration: end.total,
 		Outcome: end.terminal.Outcome, Code: end.terminal.Code, Status: end.status, Attempts: rec.attempts, Stream: rec.stream,
-		Usage: x.used(&end.terminal),
+		Usage: end.terminal.Usage,
 	}
 }
 
