@@ -186,7 +186,7 @@ func TestLastResortRests(t *testing.T) {
 		if synctest.Wait(); answered(w) {
 			t.Fatal("it was not left alone")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if got := result(t, w); got.Reason.Rule != "last_resort" {
 			t.Errorf("then by %q", got.Reason.Rule)
@@ -438,7 +438,7 @@ func TestTrialIsDue(t *testing.T) {
 					if policy != route.Weighted { // by its weight it would get one now and then
 						others()
 					}
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 					synctest.Wait()
 					// Of a trial that says nothing, and of one that had no room, it stays due.
 					trial := taken(t, c, req, "a", "trial")
@@ -507,7 +507,7 @@ func TestTrialIsDueInTheNextSession(t *testing.T) {
 		time.Sleep(time.Second - 1)
 		synctest.Wait()
 		taken(t, c, req, "b", "least_busy")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if got := taken(t, c, req, "a", "trial"); got.Target.Generation != 2 {
 			t.Errorf("got %v", got.Target)

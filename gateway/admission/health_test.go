@@ -120,7 +120,7 @@ func TestBreakerTrials(t *testing.T) {
 			if synctest.Wait(); answered(w) {
 				t.Fatalf("it was tried before %v", d*time.Second)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			synctest.Wait()
 			trial := result(t, w)
 			if trial.Reason.Rule != "trial" || trial.Reason.Public() != "trial" {
@@ -385,7 +385,7 @@ func TestRefusedFor(t *testing.T) {
 			if synctest.Wait(); answered(w) {
 				t.Errorf("it got a run within %v", test.want)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			synctest.Wait()
 			result(t, w).Release()
 		}
