@@ -156,6 +156,14 @@ func TestNoLastResortBesideOthers(t *testing.T) {
 				// For who must not use b, b is no other.
 				avoids := admission.Request{Route: r, Avoid: []admission.Target{b.Target, {Node: "never"}}, Line: b.Line}
 				failed(taken(t, c, avoids, "a", "last_resort"))
+				// Nor while it waits.
+				one, two := taken(t, c, avoids, "a", "last_resort"), taken(t, c, avoids, "a", "last_resort")
+				kept := queue(t, c, avoids)
+				one.Release()
+				if result(t, kept).Release(); answered(w) {
+					t.Fatal("it was sent to what fails, with who may not use another")
+				}
+				two.Release()
 				// A place at a that becomes free is for nobody who may use b.
 				c.Offer("a", 1, 0, nil, offer(3, "m"))
 				if answered(w) {
@@ -490,6 +498,41 @@ func TestTrialIsDueWithoutRoom(t *testing.T) {
 	})
 }
 
+// One that is due is found where all others are full.
+func TestTrialIsDueAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, r := configured(route.LeastBusy, group(0, node("")))
+		defer c.Close()
+		req := admission.Request{Route: r}
+		c.Offer("a", 1, 0, nil, offer(1, "m"))
+		trip(t, c, req)
+		c.Offer("b", 1, 0, nil, offer(1, "m"))
+		taken(t, c, req, "b", "least_busy")
+		queue(t, c, req).Leave() // found that it is full
+		time.Sleep(time.Second + trialWait)
+		synctest.Wait()
+		taken(t, c, req, "a", "trial")
+	})
+}
+
+// A place that two groups of a route lead to is for the first of them.
+func TestLastResortOfOnePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, r := configured(route.LeastBusy, group(0, node("")), group(0, route.Target{Model: "n", Weight: 1}))
+		defer c.Close()
+		req := admission.Request{Route: r}
+		c.Offer("a", 1, 0, nil, offer(1, "m", "n"))
+		trip(t, c, req)
+		trip(t, c, req)
+		run := taken(t, c, req, "a", "last_resort")
+		w := queue(t, c, req)
+		run.Release()
+		if got := result(t, w); got.Model != "m" || run.Model != "m" || got.Reason.Rule != "last_resort" {
+			t.Errorf("got %s by %q after %s", got.Model, got.Reason.Rule, run.Model)
+		}
+	})
+}
+
 // The time to a trial that is due goes on in a session that takes over, and no timer is left of one that does not.
 func TestTrialIsDueInTheNextSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -506,11 +549,23 @@ func TestTrialIsDueInTheNextSession(t *testing.T) {
 		c.Offer("a", 2, 1, nil, offer(1, "m"))
 		time.Sleep(time.Second - 1)
 		synctest.Wait()
-		taken(t, c, req, "b", "least_busy")
+		b := taken(t, c, req, "b", "least_busy")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		if got := taken(t, c, req, "a", "trial"); got.Target.Generation != 2 {
+		// It stays due in the next one, without a timer.
+		c.Offer("a", 3, 2, nil, offer(1, "m"))
+		other := admission.Request{Route: r, Avoid: []admission.Target{{Node: "b", Generation: 1, Provider: "p"}}}
+		got := taken(t, c, other, "a", "trial")
+		if got.Target.Generation != 3 {
 			t.Errorf("got %v", got.Target)
 		}
+		got.Release()
+		got.Done()
+		c.Offer("a", 4, 3, nil, offer(1, "m"))
+		b.Release()
+		if err := c.Check(nil); err != nil {
+			t.Error(err)
+		}
+		taken(t, c, req, "a", "trial")
 	})
 }
