@@ -7,10 +7,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -239,15 +241,19 @@ func tryIOP(t *testing.T, env []string, args ...string) (stdout, stderr string, 
 	return o.String(), e.String(), err
 }
 
-// freePort returns a loopback address that was free a moment ago.
+// freePort returns an address that nobody listens on. It lies below the ports that the system gives to connections of
+// any process: one of those could take the port before it is used here, or while its process is started anew.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(22000)))
+		if l, err := net.Listen("tcp", address); err == nil {
+			l.Close()
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("found no free port in a hundred tries")
+	return ""
 }
 
 func tail(s string, n int) string {
