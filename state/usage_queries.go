@@ -8,7 +8,7 @@ const (
 
 	insertUsage = `INSERT INTO usage_runs (` + usageColumns + `)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
-		ON CONFLICT (run_id) DO NOTHING`
+		ON CONFLICT (started_at, run_id) DO NOTHING`
 
 	addMonthTokens = `INSERT INTO usage_months (key_id, month, tokens) VALUES ($1, $2, $3)
 		ON CONFLICT (key_id, month) DO UPDATE SET tokens = usage_months.tokens + excluded.tokens`

@@ -3,7 +3,7 @@
 -- +goose Up
 
 CREATE TABLE usage_runs (
-    run_id         TEXT   NOT NULL PRIMARY KEY,
+    run_id         TEXT   NOT NULL,
     started_at     BIGINT NOT NULL,
     day            BIGINT NOT NULL, -- of started_at in UTC, as yyyymmdd
     key_id         TEXT   NOT NULL, -- empty: no key was asked for
@@ -26,10 +26,9 @@ CREATE TABLE usage_runs (
     cached         BIGINT NOT NULL,
     reasoning      BIGINT NOT NULL,
     known          BIGINT NOT NULL,
-    estimated      BIGINT NOT NULL
+    estimated      BIGINT NOT NULL,
+    PRIMARY KEY (started_at, run_id)
 );
-
-CREATE INDEX usage_runs_by_time ON usage_runs (started_at, run_id);
 
 CREATE INDEX usage_runs_by_key ON usage_runs (key_id, started_at, run_id);
 
