@@ -63,6 +63,7 @@ var homes = map[string][]string{
 	"github.com/getkin/kin-openapi": {}, // for tests
 	"database/sql":                  {"state"},
 	"go.yaml.in/yaml":               {"gateway"},
+	"github.com/go-jose/go-jose":    {"lease"},
 }
 
 // skippedDirs hold nothing of ours, or nothing of the repository.
