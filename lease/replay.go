@@ -31,7 +31,8 @@ type replayCache struct {
 
 type bucket struct {
 	opened map[[16]byte]struct{} // or nil
-	since  time.Time             // by the local monotonic clock
+	since  time.Time             // when it began to take in, by the local monotonic clock
+	last   time.Time             // when the last lease came in
 	latest time.Time             // the latest expiry of a lease in it
 }
 
@@ -59,7 +60,7 @@ func (c *replayCache) insert(id [16]byte, expires time.Time) Reason {
 	if newest.opened == nil {
 		newest.opened = map[[16]byte]struct{}{}
 	}
-	newest.opened[id] = struct{}{}
+	newest.opened[id], newest.last = struct{}{}, now
 	c.size++
 	if expires.After(newest.latest) {
 		newest.latest = expires
@@ -67,8 +68,8 @@ func (c *replayCache) insert(id [16]byte, expires time.Time) Reason {
 	return 0
 }
 
-// turnLocked begins a new bucket when the newest has taken in for bucketSpan, and drops those that were closed keepFor ago
-// or earlier. The one that leaves the ring always was: four spans went by since then.
+// turnLocked begins a new bucket when the newest has taken in for bucketSpan, and drops those whose last lease has been kept
+// for keepFor. That of the bucket that leaves the ring always has: four spans went by since then.
 func (c *replayCache) turnLocked(now time.Time) {
 	if now.Sub(c.buckets[0].since) < bucketSpan {
 		return
@@ -77,7 +78,7 @@ func (c *replayCache) turnLocked(now time.Time) {
 	copy(c.buckets[1:], c.buckets[:bucketCount-1])
 	c.buckets[0] = bucket{since: now}
 	for i := 1; i < bucketCount; i++ {
-		if closed := c.buckets[i-1].since; now.Sub(closed) >= keepFor {
+		if now.Sub(c.buckets[i].last) >= keepFor {
 			c.dropLocked(&c.buckets[i])
 		}
 	}
