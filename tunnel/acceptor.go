@@ -55,9 +55,14 @@ type AcceptorConfig struct {
 	EdgeID    string    // required; told to Nodes
 	Directory Directory // required
 	// Optional.
-	MaxStreams int          // runs at once in one session; default and most wire.MaxStreams
-	Logger     *slog.Logger // default slog.Default()
-	Metrics    *Metrics     // default a fresh one
+	MaxStreams int // runs at once in one session; default and most wire.MaxStreams
+	// Managed mode. VerificationKeys returns the public keys (JWK, JSON) of the leases that are good now; Config what the
+	// Node works by, of the slots that concern it. Both are asked at registration and by NodeSession.Refresh, must return
+	// at once and not call the session. Or nil. What they return must not change any more.
+	VerificationKeys func() [][]byte
+	Config           func(node execution.NodeID) *wire.EdgeConfig
+	Logger           *slog.Logger // default slog.Default()
+	Metrics          *Metrics     // default a fresh one
 }
 
 // Acceptor is the Edge's end of all tunnels: an http.Handler for GET /tunnel/v1.
@@ -280,6 +285,9 @@ func checkRegister(r *wire.RegisterRequest) error {
 	case len(r.Labels) > maxLabels:
 		return fmt.Errorf("labels: %d, over %d", len(r.Labels), maxLabels)
 	}
+	if n := len(r.RecipientPublicKey); n > wire.MaxKey {
+		return fmt.Errorf("recipient_public_key: %d bytes, over %d", n, wire.MaxKey)
+	}
 	for k, v := range r.Labels {
 		if k == "" || max(len(k), len(v)) > maxNameBytes || !plain(k) || !plain(v) {
 			return fmt.Errorf("labels: a name is empty, or a name or value over %d bytes or unprintable", maxNameBytes)
@@ -328,19 +336,35 @@ func (a *Acceptor) run(s *NodeSession) {
 		}
 	})
 	defer unready.Stop()
-	err := s.writeRegistered(&wire.RegisterResponse{
-		Generation: uint64(s.generation),
-		Config:     &wire.EdgeConfig{},
-		MaxStreams: uint32(s.maxStreams),
-	})
-	if err != nil {
-		l.fail(&EndError{Code: goodbyeLost, Message: "the connection broke at registration", Err: err})
-	}
+	s.answerRegistered()
+	s.EndAt(s.identity.NotAfter, expired())
 	l.log.Info("tunnel: registered", "remote", s.remote, "boot_id", s.register.BootId)
 	l.wg.Go(l.writeLoop)
 	l.readLoop()
 	l.wg.Wait()
 	a.remove(s)
+}
+
+// answerRegistered writes REGISTERED. What the Edge's config has beyond its first page follows in REFRESH.
+func (s *NodeSession) answerRegistered() {
+	pages, keys, err := s.readConfig()
+	if err != nil {
+		s.link.fail(&EndError{Code: "unavailable", Message: "the Edge can't register Nodes now", Err: err})
+		return
+	}
+	err = s.writeRegistered(&wire.RegisterResponse{
+		Generation:            uint64(s.generation),
+		LeaseVerificationKeys: keys,
+		Config:                pages[0],
+		MaxStreams:            uint32(s.maxStreams),
+	})
+	if err != nil {
+		s.link.fail(&EndError{Code: goodbyeLost, Message: "the connection broke at registration", Err: err})
+		return
+	}
+	if len(pages) > 1 {
+		s.tellMore()
+	}
 }
 
 func (a *Acceptor) add(s *NodeSession) bool {

@@ -2,12 +2,14 @@ package tunnel
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -19,40 +21,63 @@ import (
 
 // connect dials, registers and becomes ready.
 func (s *Supervisor) connect(ctx context.Context) (*nodeSession, error) {
-	s.setStatus(SupervisorStatus{State: StateConnecting})
+	select {
+	case <-s.rotate: // what was asked for until now is what this attempt brings
+	default:
+	}
 	s.cfg.Metrics.Dials.Add(1)
 	// A Node that stops does not wait for an Edge that does not answer.
 	registering, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.draining, cancel)()
-	conn, err := s.dial(registering)
+	conn, state, err := s.dial(registering)
 	if err != nil {
 		return nil, err
 	}
-	session := &nodeSession{
-		sup: s, readyAck: make(chan struct{}), drainAsked: make(chan struct{}),
-		work: make(chan *NodeRun), runs: make(map[uint32]*NodeRun), started: time.Now(),
+	session, err := s.newSession()
+	if err != nil {
+		conn.kill()
+		return nil, err
 	}
 	session.link.init(conn, session, s.cfg.Logger, s.cfg.Metrics, s.budget)
 	// Until the session is ready, the clock may cut it off.
 	late := time.AfterFunc(registeredTime, conn.kill)
 	defer late.Stop()
 	stop := context.AfterFunc(registering, conn.kill)
-	err = session.registerNode()
+	err = session.registerNode(state)
 	stop()
 	if err != nil {
+		session.endKeeper()
 		conn.kill()
 		return nil, err
 	}
 	return session, session.becomeReady(ctx)
 }
 
-func (s *Supervisor) dial(ctx context.Context) (messageConn, error) {
+// newSession returns a session that is not connected, with a Keeper of its own.
+func (s *Supervisor) newSession() (*nodeSession, error) {
+	n := &nodeSession{
+		sup: s, readyAck: make(chan struct{}), drainAsked: make(chan struct{}), endKeeper: func() {},
+		work: make(chan *NodeRun), runs: make(map[uint32]*NodeRun), started: time.Now(),
+	}
+	if s.cfg.Keeper == nil {
+		return n, nil
+	}
+	keeper, err := s.cfg.Keeper()
+	if err != nil {
+		return nil, fmt.Errorf("a session's key: %w", err)
+	}
+	n.keeper, n.endKeeper = keeper, sync.OnceFunc(keeper.Ended)
+	return n, nil
+}
+
+// dial connects to the Edge. The state is the connection's; nil without TLS.
+func (s *Supervisor) dial(ctx context.Context) (messageConn, *tls.ConnectionState, error) {
 	header := http.Header{}
 	if s.cfg.Token != nil {
 		token, err := s.cfg.Token()
 		if err != nil {
-			return messageConn{}, fmt.Errorf("join token: %w", err)
+			return messageConn{}, nil, fmt.Errorf("join token: %w", err)
 		}
 		if token != "" {
 			header.Set("Authorization", "Bearer "+token)
@@ -87,15 +112,15 @@ func (s *Supervisor) dial(ctx context.Context) (messageConn, error) {
 		OnPingReceived: ignorePing,
 	})
 	if err != nil {
-		return messageConn{}, dialError(resp, err)
+		return messageConn{}, nil, dialError(resp, err)
 	}
 	ws.SetReadLimit(wire.MaxMessage)
 	conn := messageConn{ws: ws, cork: cork}
 	if ws.Subprotocol() != wire.Subprotocol {
 		conn.kill()
-		return messageConn{}, errors.New("what answers at the Edge's URL does not speak " + wire.Subprotocol)
+		return messageConn{}, nil, errors.New("what answers at the Edge's URL does not speak " + wire.Subprotocol)
 	}
-	return conn, nil
+	return conn, resp.TLS, nil
 }
 
 // dialError makes a Refusal of the Edge's JSON answer, if it is one.
@@ -121,7 +146,7 @@ func dialError(resp *http.Response, err error) error {
 }
 
 // registerNode sends REGISTER and takes REGISTERED.
-func (n *nodeSession) registerNode() error {
+func (n *nodeSession) registerNode(state *tls.ConnectionState) error {
 	s := n.sup
 	info := s.describe()
 	s.mu.Lock()
@@ -138,6 +163,9 @@ func (n *nodeSession) registerNode() error {
 		req.ReplacesGeneration = uint64(s.current.generation)
 	}
 	s.mu.Unlock()
+	if n.keeper != nil {
+		req.RecipientPublicKey = n.keeper.Recipient()
+	}
 	payload, err := proto.Marshal(req)
 	if err != nil {
 		return fmt.Errorf("encode REGISTER: %w", err)
@@ -145,21 +173,19 @@ func (n *nodeSession) registerNode() error {
 	if len(payload) > wire.MaxPayload {
 		return fmt.Errorf("REGISTER has %d bytes, over %d: too many or too long labels", len(payload), wire.MaxPayload)
 	}
+	r := Registration{TLS: state, Sent: time.Now()}
 	if err := n.link.conn.write(wire.AppendFrame(nil, wire.FrameHeader{Type: wire.TypeRegister}, payload)); err != nil {
 		return fmt.Errorf("register: %w", err)
 	}
 	n.link.txSeq = 1
-	return n.readRegistered()
-}
-
-func (n *nodeSession) readRegistered() error {
-	if err := n.link.conn.receive(n.takeRegistered); err != nil {
+	if err := n.link.conn.receive(func(message []byte) error { return n.takeRegistered(message, &r) }); err != nil {
 		return fmt.Errorf("register: %w", err)
 	}
-	return nil
+	return n.introduce(r)
 }
 
-func (n *nodeSession) takeRegistered(message []byte) error {
+// takeRegistered checks REGISTERED and notes what it says in the session and in r.
+func (n *nodeSession) takeRegistered(message []byte, r *Registration) error {
 	h, payload, rest, err := wire.Next(message)
 	if err != nil {
 		return err
@@ -171,8 +197,8 @@ func (n *nodeSession) takeRegistered(message []byte) error {
 	if err := proto.Unmarshal(payload, &answer); err != nil {
 		return protocolError("REGISTERED: %w", err)
 	}
-	if r := answer.Refusal; r != nil {
-		return &Refusal{Code: truncate(r.Code, maxCodeBytes), Message: truncate(r.Message, maxMessageBytes), RetryAfter: time.Duration(r.RetryAfterMs) * time.Millisecond}
+	if no := answer.Refusal; no != nil {
+		return &Refusal{Code: truncate(no.Code, maxCodeBytes), Message: truncate(no.Message, maxMessageBytes), RetryAfter: time.Duration(no.RetryAfterMs) * time.Millisecond}
 	}
 	if answer.Generation == 0 || answer.MaxStreams == 0 || answer.ProtocolVersion != wire.ProtocolVersion {
 		return protocolError("REGISTERED without generation, max_streams or a version that this Node speaks")
@@ -180,8 +206,30 @@ func (n *nodeSession) takeRegistered(message []byte) error {
 	n.link.rxSeq = 1
 	n.generation = execution.Generation(answer.Generation)
 	n.maxStreams = int(min(answer.MaxStreams, wire.MaxStreams))
+	n.edgeID = truncate(answer.EdgeId, maxNameBytes)
 	n.link.log = n.sup.cfg.Logger.With("generation", answer.Generation)
+	r.Generation, r.EdgeID, r.Received = n.generation, n.edgeID, time.Now()
+	r.Keys, r.Config = answer.LeaseVerificationKeys, answer.Config
+	if answer.EdgeTimeUnixMs != 0 {
+		r.EdgeTime = time.UnixMilli(answer.EdgeTimeUnixMs)
+	}
+	if r.Config == nil {
+		r.Config = &wire.EdgeConfig{}
+	}
+	if err := checkKeys(r.Keys); err != nil {
+		return protocolError("REGISTERED: %w", err)
+	}
 	return nil
+}
+
+// sayGoodbye writes GOODBYE in a session whose writer does not run yet. Whether it arrives does not matter: the
+// connection is cut in any case.
+func (n *nodeSession) sayGoodbye(code, message string) {
+	payload, err := proto.Marshal(&wire.Goodbye{Code: code, Message: truncate(message, maxMessageBytes)})
+	if err != nil {
+		return
+	}
+	_ = n.link.conn.write(wire.AppendFrame(nil, wire.FrameHeader{Type: wire.TypeGoodbye, Seq: n.link.txSeq}, payload))
 }
 
 // becomeReady starts the session's goroutines, sends the inventory and READY, and waits for READY_ACK.
@@ -200,6 +248,7 @@ func (n *nodeSession) becomeReady(ctx context.Context) error {
 	})
 	n.link.mu.Lock()
 	n.announceLocked()
+	n.readyAt = time.Now()
 	n.link.urgentLocked(wire.TypeReady, nil, &wire.NodeReadyRequest{})
 	n.link.mu.Unlock()
 	select {

@@ -14,12 +14,17 @@ import (
 
 // OpenSpec is what NodeSession.Open needs.
 type OpenSpec struct {
-	Open *wire.Open // required; BodyLength is set by Open
+	Open *wire.Open // required; BodyLength and ExpectsLease are set by Open
 	Body []byte     // may be nil
 	// Released is called exactly once, when the run's capacity place on the Node is free again: at provider_done, at
 	// END, or when the session ends; not when only the Edge gave the run up. It is called without locks held, from
 	// any goroutine, and must return at once. Or nil.
 	Released func()
+	// Lease makes the sealed lease of the run, at most wire.MaxLease bytes; or nil: the run has none. It is called once,
+	// on a goroutine of its own, when the rest of the request was written, if the run and its session live; ctx ends
+	// with either, and after 10 s. What it returns goes out at once. An error ends the run: failed, as
+	// session_superseded if it is ErrSuperseded, else as credential_rejected. Its text must hold no secret.
+	Lease func(ctx context.Context) ([]byte, error)
 }
 
 // Batch is what has arrived since the last Take.
@@ -50,6 +55,10 @@ type Run struct {
 	cancel   *time.Timer
 	released func()              // nil once called
 	direct   func() (taken bool) // or nil
+	// lease makes the run's lease; nil where there is none to be made (any more). stopSeal tells it to give up; nil
+	// while it does not run.
+	lease    func(context.Context) ([]byte, error)
+	stopSeal context.CancelFunc
 }
 
 // Ready receives when Take has something to return. It is never closed.
@@ -120,12 +129,12 @@ func (r *Run) OpenWritten() bool {
 	return r.tx.started
 }
 
-// RequestWritten reports whether all of the request was handed to the socket, and the body that Open was given is not
-// looked at any more.
+// RequestWritten reports whether all of the request, its lease too, was handed to the socket, and the body that Open was
+// given is not looked at any more.
 func (r *Run) RequestWritten() bool {
 	r.link.mu.Lock()
 	defer r.link.mu.Unlock()
-	return r.tx.started && len(r.tx.queue) == 0
+	return r.tx.started && len(r.tx.queue) == 0 && r.lease == nil
 }
 
 // Cancel asks the Node to end the run. The terminal follows in a batch: the Node's own, or after 10 s the Edge's
@@ -167,6 +176,7 @@ func (r *Run) cancelLocked(code execution.Code, reason string) {
 		r.forgetLocked()
 		return
 	}
+	r.stopSealLocked()
 	r.dropUnsentLocked()
 	r.tx.dead = true
 	r.link.urgentLocked(wire.TypeCancel, &r.stream, &wire.Cancel{Code: uint32(code), Reason: truncate(reason, 256)})
@@ -192,6 +202,7 @@ func (r *Run) finishLocked(t *execution.Terminal) {
 	t.Phase = max(t.Phase, r.phase)
 	r.phase = t.Phase
 	r.terminal = t
+	r.stopSealLocked()
 	if r.cancel != nil {
 		r.cancel.Stop()
 	}

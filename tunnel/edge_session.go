@@ -25,6 +25,12 @@ const (
 // Identity is who opened a session, as Directory.Authenticate found.
 type Identity struct {
 	TokenID string // token mode: the join token's id (never the token)
+	// Managed mode: what the Node's certificate proved. Peer is its SPIFFE ID, Serial the certificate's number. At
+	// NotAfter the session ends (see EndAt); zero for never.
+	Peer, Serial string
+	NotAfter     time.Time
+	// Proof is what Authenticate wants to find again, or nil. The tunnel does not look at it.
+	Proof any
 }
 
 // ModelInfo is one model that a provider of a Node serves.
@@ -84,8 +90,12 @@ type NodeSession struct {
 	drainTimer  *time.Timer
 	commands    map[uint64]chan *wire.CommandResult
 	lastCommand uint64
-	idle        waiters // closed when no run is left
-	arrived     []*Run  // body came for them in the message that is being read
+	config      configSender
+	revokes     map[uint64]chan struct{} // not acknowledged, by id; each closed by its acknowledgement
+	lastRevoke  uint64
+	endTimer    *time.Timer // or nil: no end is set
+	idle        waiters     // closed when no run is left
+	arrived     []*Run      // body came for them in the message that is being read
 }
 
 // Node returns the Node's name.
@@ -145,10 +155,14 @@ func (s *NodeSession) Draining() bool {
 }
 
 // Open begins a run. It never blocks: OPEN and body are queued for the writer. body is kept (not copied) and must not
-// change until the run has ended. Errors: ErrSessionClosed, ErrDraining, ErrTooManyStreams, or an OPEN that is over
-// the limit of a frame: in each case nothing was sent.
+// change until the run has ended. Errors: ErrSessionClosed, ErrDraining, ErrTooManyStreams, ErrNoRecipient, or an OPEN
+// that is over the limit of a frame: in each case nothing was sent.
 func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 	spec.Open.BodyLength = uint64(len(spec.Body))
+	spec.Open.ExpectsLease = spec.Lease != nil
+	if spec.Lease != nil && s.Recipient() == nil {
+		return nil, ErrNoRecipient
+	}
 	payload, err := encode(spec.Open)
 	if err != nil {
 		return nil, fmt.Errorf("encode OPEN: %w", err)
@@ -156,7 +170,7 @@ func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 	if len(payload) > wire.MaxPayload {
 		return nil, fmt.Errorf("OPEN has %d bytes, over %d: the request's headers are too large", len(payload), wire.MaxPayload)
 	}
-	r := &Run{runID: execution.RunID(spec.Open.RunId), phase: execution.PhaseDispatched, released: spec.Released}
+	r := &Run{runID: execution.RunID(spec.Open.RunId), phase: execution.PhaseDispatched, released: spec.Released, lease: spec.Lease}
 	l := &s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,16 +186,24 @@ func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 	initStream(&r.stream, l, s.lastID)
 	s.runs[r.id] = r
 	l.metrics.Streams.Add(1)
-	open := sendItem{typ: wire.TypeOpen, data: payload}
-	if len(spec.Body) == 0 {
-		open.flags = wire.FlagLast
-	}
-	r.pushLocked(open)
-	if len(spec.Body) > 0 {
-		r.pushLocked(sendItem{typ: wire.TypeBody, flags: wire.FlagLast, data: spec.Body, shared: true})
-	}
+	r.requestLocked(payload, spec.Body)
 	l.wakeWriter()
 	return r, nil
+}
+
+// requestLocked queues OPEN and the body. The last of the request has the flag; a lease, if there is one, comes behind.
+func (r *Run) requestLocked(open, body []byte) {
+	last := wire.FlagLast
+	if r.lease != nil {
+		r.tx.awaits = true
+		last = 0
+	}
+	if len(body) == 0 {
+		r.pushLocked(sendItem{typ: wire.TypeOpen, flags: last, data: open})
+		return
+	}
+	r.pushLocked(sendItem{typ: wire.TypeOpen, data: open})
+	r.pushLocked(sendItem{typ: wire.TypeBody, flags: last, data: body, shared: true})
 }
 
 // Drain asks the Node to open another session; this one takes no new runs and ends when its runs have ended, or after
@@ -330,7 +352,7 @@ func (s *NodeSession) sessionFrameLocked(h wire.FrameHeader, payload []byte) err
 	case wire.TypeCommandResult:
 		return s.resultLocked(payload)
 	case wire.TypeRevokeAck:
-		return nil
+		return s.revokeAckLocked(payload)
 	default:
 		return protocolError("%s is not a frame from a registered Node", h.Type)
 	}
@@ -410,7 +432,10 @@ func (s *NodeSession) refreshLocked(payload []byte) error {
 	}
 	page := msg.GetNode()
 	if page == nil {
-		return nil // an acknowledgement
+		if msg.GetAck() != nil {
+			s.configAckLocked(msg.Id)
+		}
+		return nil
 	}
 	if !s.asked.IsZero() {
 		// A Node answers at once, with what it has ready: as good as a heartbeat.
@@ -534,6 +559,9 @@ func (s *NodeSession) whenIdle() <-chan struct{} {
 func (s *NodeSession) endedLocked(end *EndError) {
 	if s.drainTimer != nil {
 		s.drainTimer.Stop()
+	}
+	if s.endTimer != nil {
+		s.endTimer.Stop()
 	}
 	outcome := execution.Failed
 	switch end.Run {

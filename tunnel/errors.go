@@ -30,9 +30,9 @@ const (
 	goodbyeDrained    = "drained"
 	goodbyeDeadline   = "drain_deadline"
 	goodbyeShutdown   = "shutdown"
-	goodbyeRevoked    = "revoked"
 	goodbyeRefused    = "refused"
 	goodbyeClock      = "clock_jump"
+	goodbyeUntrusted  = "untrusted"
 	goodbyeLost       = "connection_lost"
 )
 

@@ -40,6 +40,9 @@ type peerEnd interface {
 	messageReadLocked()
 	// endSentLocked is told that END of s was serialised.
 	endSentLocked(s *stream)
+	// requestSent is told that all that was queued of s, whose lease is to follow, was written; without the lock, by
+	// the writer.
+	requestSent(s *stream)
 	// heartbeatLocked completes a heartbeat of ours.
 	heartbeatLocked(*wire.Heartbeat)
 	// endedLocked makes the terminal of everything that is open: the link has ended.
@@ -65,6 +68,8 @@ type link struct {
 	// writing holds one token while somebody writes to the connection, which may be for as long as the session lives.
 	// It is taken before mu.
 	writing chan struct{}
+	// written are the runs whose request, all but its lease, is in the message that is being written. Guarded by writing.
+	written []*stream
 
 	mu sync.Mutex
 	// Guarded by mu.

@@ -39,6 +39,10 @@ type Metrics struct {
 
 	refusals [len(refusalCodes) + 1]atomic.Uint64 // by code; the last is any other
 
+	LeasesSent   atomic.Uint64 // LEASE frames, at the Edge
+	LeasesFailed atomic.Uint64 // runs that ended because there was no lease for them, at the Edge
+	Rotations    atomic.Uint64 // sessions that took the place of another because Rotate was called, at the Node
+
 	// HeartbeatRTT are the round trips of heartbeats.
 	HeartbeatRTT Histogram
 }
@@ -46,7 +50,7 @@ type Metrics struct {
 // refusalCodes is the closed set of wire.Refusal's codes.
 var refusalCodes = [...]string{
 	"unauthorized", "token_expired", "token_revoked", "node_taken", "wrong_node", "bad_request", "draining", "flapping",
-	"stale_generation", "unavailable",
+	"stale_generation", "unavailable", "identity_expired", "identity_revoked",
 }
 
 // EachRefusal calls f with each code of the closed set, and "other", and how many refusals had it.

@@ -32,6 +32,7 @@ type NodeRun struct {
 	open   *wire.Open
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	leased chan struct{} // closed when the lease is there; nil: none was announced
 
 	// Guarded by link.mu.
 	deadline *time.Timer // or nil
@@ -43,6 +44,9 @@ type NodeRun struct {
 	terminal execution.Terminal // valid when ended
 	cut      *CancelError       // a cancel dropped part of the answer; or nil
 	read     int                // bytes of rx.spare that Read has given away
+	// leaseSeen: LEASE has come. lease is what it held, until it is given away.
+	leaseSeen bool
+	lease     []byte
 }
 
 // Open returns what the Edge asked for.
@@ -303,7 +307,7 @@ func (r *NodeRun) orderedFrameLocked(h wire.FrameHeader, payload []byte) error {
 	case wire.TypeBody:
 		return r.bodyFrameLocked(payload)
 	case wire.TypeLease:
-		return fmt.Errorf("no lease was announced that this Node could open")
+		return r.leaseFrameLocked(payload)
 	default:
 		return fmt.Errorf("not a frame from an Edge")
 	}
@@ -340,5 +344,6 @@ func (r *NodeRun) removeLocked() {
 		r.grace.Stop()
 	}
 	r.endLocked()
+	r.lease = nil
 	r.cancel(&CancelError{Code: execution.CodeNone, Reason: "the run has ended"})
 }

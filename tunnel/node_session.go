@@ -22,6 +22,9 @@ type nodeSession struct {
 	sup        *Supervisor
 	generation execution.Generation
 	maxStreams int
+	edgeID     string
+	keeper     Keeper        // or nil
+	endKeeper  func()        // calls Ended, once; never nil
 	readyAck   chan struct{} // closed by READY_ACK
 	drainAsked chan struct{} // closed by the Edge's DRAIN
 	work       chan *NodeRun // to idle handlers; never closed
@@ -39,6 +42,7 @@ type nodeSession struct {
 	unacked   uint64 // the id of a refresh under way; 0 for none
 	dirty     bool   // the inventory changed meanwhile
 	idle      waiters
+	readyAt   time.Time // READY was queued
 }
 
 func (s *nodeSession) heartbeatLocked(hb *wire.Heartbeat) {
@@ -57,7 +61,12 @@ func (s *nodeSession) ackLocked(ack *wire.HeartbeatAck) {
 			r.cancelRunLocked(execution.CodeSessionLost, "the Edge does not know the run")
 		}
 	}
+	if ack.Id == s.link.beat.lastSent {
+		s.timeLocked(ack.EdgeTimeUnixMs, s.link.beat.sentAt)
+	}
 }
+
+func (s *nodeSession) requestSent(*stream) {}
 
 func (s *nodeSession) messageReadLocked() {}
 
@@ -73,8 +82,13 @@ func (s *nodeSession) sessionFrameLocked(h wire.FrameHeader, payload []byte) err
 		if s.online {
 			return protocolError("READY_ACK twice")
 		}
+		var ack wire.NodeReadyResponse
+		if err := proto.Unmarshal(payload, &ack); err != nil {
+			return protocolError("READY_ACK: %w", err)
+		}
 		s.online = true
 		s.link.startHeartbeatsLocked()
+		s.timeLocked(ack.EdgeTimeUnixMs, s.readyAt)
 		close(s.readyAck)
 		return nil
 	case wire.TypeRefresh:
@@ -96,8 +110,7 @@ func (s *nodeSession) refreshFrameLocked(payload []byte) error {
 		return protocolError("REFRESH: %w", err)
 	}
 	if msg.GetAck() == nil {
-		// A config of the Edge: nothing in it concerns a Node that holds no leases.
-		return s.link.answerLocked(wire.TypeRefresh, &wire.Refresh{Id: msg.Id, Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
+		return s.configFrameLocked(&msg)
 	}
 	if msg.Id == s.unacked {
 		s.unacked = 0
@@ -151,13 +164,18 @@ func (s *nodeSession) commandLocked(payload []byte) error {
 	return s.link.answerLocked(wire.TypeCommandResult, result)
 }
 
-// revokeLocked acknowledges: a Node that opens no leases has nothing to withdraw.
+// revokeLocked takes REVOKE. A Node that opens no leases has nothing to withdraw.
 func (s *nodeSession) revokeLocked(payload []byte) error {
 	var r wire.Revoke
 	if err := proto.Unmarshal(payload, &r); err != nil {
 		return protocolError("REVOKE: %w", err)
 	}
-	return s.link.answerLocked(wire.TypeRevokeAck, &wire.RevokeAck{Id: r.Id})
+	ack := &wire.RevokeAck{Id: r.Id}
+	if s.keeper == nil {
+		return s.link.answerLocked(wire.TypeRevokeAck, ack)
+	}
+	s.keepLocked(wire.TypeRevoke, wire.TypeRevokeAck, ack, func() error { return s.keeper.Revoked(&r) })
+	return nil
 }
 
 func (s *nodeSession) runFrameLocked(h wire.FrameHeader, payload []byte) error {
@@ -198,6 +216,9 @@ func (s *nodeSession) openFrameLocked(h wire.FrameHeader, payload []byte) error 
 	initStream(&r.stream, &s.link, h.Stream)
 	r.space = make(chan struct{}, 1)
 	r.rx.seq = 1
+	if open.ExpectsLease {
+		r.leased = make(chan struct{})
+	}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	s.runs[h.Stream] = r
 	s.link.metrics.Streams.Add(1)
@@ -290,6 +311,7 @@ func (s *nodeSession) endedLocked(end *EndError) {
 }
 
 func (s *nodeSession) ended(end *EndError) {
+	s.endKeeper()
 	s.link.log.Info("tunnel: session ended", "reason", end.Code, "detail", end.Error(), "remote", end.Remote)
 	s.link.wg.Done()
 }

@@ -27,6 +27,8 @@ type stream struct {
 		stalled bool // has BODY and no credit
 		started bool // a frame of this stream was handed to the socket
 		dead    bool // nothing more is sent, but END
+		awaits  bool // a lease is to follow what is queued: it is sealed once that was written
+		leased  bool // LEASE was handed to the socket
 		spare   []byte
 	}
 	rx struct {
@@ -154,13 +156,21 @@ func (s *stream) scheduleLocked() {
 
 // popLocked removes the first item, keeping its buffer for the next body.
 func (s *stream) popLocked() {
-	if item := &s.tx.queue[0]; item.typ == wire.TypeBody && !item.shared && cap(item.data) <= 2*sendBufferLimit {
+	switch item := &s.tx.queue[0]; {
+	case item.typ == wire.TypeBody && !item.shared && cap(item.data) <= 2*sendBufferLimit:
 		s.tx.spare = item.data[:0]
+	case item.typ == wire.TypeLease:
+		s.tx.leased = true
+		s.link.metrics.LeasesSent.Add(1)
 	}
 	copy(s.tx.queue, s.tx.queue[1:])
 	last := len(s.tx.queue) - 1
 	s.tx.queue[last] = sendItem{}
 	s.tx.queue = s.tx.queue[:last]
+	if last == 0 && s.tx.awaits {
+		s.tx.awaits = false
+		s.link.written = append(s.link.written, s)
+	}
 }
 
 // receiveLocked takes BODY that has arrived; whoever waits for it is still to be told. It reports whether the peer had

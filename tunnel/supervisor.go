@@ -41,8 +41,11 @@ type SupervisorConfig struct {
 	// and not call the Supervisor. Required.
 	Describe func() *NodeInfo
 	// Optional.
-	Token   func() (string, error) // join token, asked at each dial so that a file may change
-	TLS     *tls.Config
+	Token func() (string, error) // join token, asked at each dial so that a file may change
+	TLS   *tls.Config
+	// Keeper returns what keeps the leases of one session: managed mode. It is asked for a fresh one after each dial,
+	// before REGISTER; an error counts as a failed attempt. Or nil: this Node opens no leases.
+	Keeper  func() (Keeper, error)
 	Logger  *slog.Logger
 	Metrics *Metrics
 	// OnStatus is told of each change of state; must return at once. Or nil.
@@ -79,6 +82,7 @@ type Supervisor struct {
 	bootID string
 	budget *budget
 	kick   chan struct{} // one token: look again at once
+	rotate chan struct{} // one token: a session is wanted that begins after now
 	done   chan struct{} // closed when Run has returned
 	// draining ends with startDrain, when Drain is called.
 	draining   context.Context
@@ -128,7 +132,7 @@ func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
 	}
 	s := &Supervisor{
 		cfg: cfg, bootID: rand.Text(), budget: newBudget(),
-		kick: make(chan struct{}, 1), done: make(chan struct{}),
+		kick: make(chan struct{}, 1), rotate: make(chan struct{}, 1), done: make(chan struct{}),
 		wall:     func() time.Time { return time.Now().Round(0) },
 		sessions: make(map[*nodeSession]bool),
 	}
@@ -199,10 +203,11 @@ func (s *Supervisor) loop(ctx context.Context) error {
 	attempt := 0
 	lost := time.Now() // when the trouble began that the attempts are counted from
 	for {
+		s.setStatus(SupervisorStatus{State: StateConnecting})
 		session, err := s.connect(ctx)
-		if err == nil {
+		for err == nil {
 			began := time.Now()
-			err = s.hold(ctx, session)
+			session, err = s.hold(ctx, session)
 			if time.Since(began) >= steadyAfter {
 				attempt, lost = 0, time.Now()
 			}
@@ -278,17 +283,21 @@ func (s *Supervisor) sleep(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 		return true
 	case <-s.kick:
+	case <-s.rotate:
 	case <-s.draining.Done():
 	case <-ctx.Done():
 	}
 	return false
 }
 
-// errReplace says that a session is to be replaced at once.
-var errReplace = errors.New("the Edge asked this Node to reconnect")
+// errReplace says that a session is to be replaced at once, errDraining that this Node takes no new one.
+var (
+	errReplace  = errors.New("the Edge asked this Node to reconnect")
+	errDraining = errors.New("this Node is draining")
+)
 
-// hold waits until the session has ended or a replacement is due.
-func (s *Supervisor) hold(ctx context.Context, session *nodeSession) error {
+// hold waits until the session has ended, or returns the one that took its place.
+func (s *Supervisor) hold(ctx context.Context, session *nodeSession) (*nodeSession, error) {
 	select {
 	case <-session.link.done:
 		select {
@@ -297,13 +306,15 @@ func (s *Supervisor) hold(ctx context.Context, session *nodeSession) error {
 		default:
 		}
 		s.forget(session)
-		return s.sessionError(session)
+		return nil, s.sessionError(session)
 	case <-session.drainAsked:
 		return s.replace(ctx, session)
+	case <-s.rotate:
+		return s.renew(ctx, session)
 	case <-s.draining.Done():
-		return nil
+		return nil, errDraining
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
@@ -313,7 +324,8 @@ func (s *Supervisor) sessionError(session *nodeSession) error {
 	end := session.link.end
 	if end.Remote {
 		switch end.Code {
-		case "token_revoked", "token_expired", "unauthorized", "flapping", "node_taken", "wrong_node", "stale_generation":
+		case "token_revoked", "token_expired", "unauthorized", "flapping", "node_taken", "wrong_node", "stale_generation",
+			"identity_expired", "identity_revoked":
 			return &Refusal{Code: end.Code, Message: end.Message}
 		}
 	}
@@ -321,7 +333,7 @@ func (s *Supervisor) sessionError(session *nodeSession) error {
 }
 
 // replace follows the Edge's DRAIN: the old session keeps its runs, the new one is opened first.
-func (s *Supervisor) replace(ctx context.Context, old *nodeSession) error {
+func (s *Supervisor) replace(ctx context.Context, old *nodeSession) (*nodeSession, error) {
 	old.link.mu.Lock()
 	d := old.drain
 	old.link.mu.Unlock()
@@ -339,14 +351,15 @@ func (s *Supervisor) replace(ctx context.Context, old *nodeSession) error {
 	}
 	until := time.Now().Add(tryFor)
 	for time.Now().Before(until) && ctx.Err() == nil && !s.isDraining() {
+		s.setStatus(SupervisorStatus{State: StateConnecting})
 		session, err := s.connect(ctx)
 		if err == nil {
-			return s.hold(ctx, session)
+			return session, nil
 		}
 		s.cfg.Logger.Info("tunnel: no replacement yet", "err", err)
 		s.sleep(ctx, jitter(backoffBase))
 	}
-	return errReplace
+	return nil, errReplace
 }
 
 // outlive waits for the end of a session that the Edge drains. The Edge ends it with its last run: it alone knows

@@ -82,7 +82,14 @@ func (l *link) writeHolding() (sent bool, err error) {
 	l.metrics.MessagesSent.Add(1)
 	l.metrics.FramesSent.Add(uint64(frames))
 	l.metrics.BytesSent.Add(uint64(len(message)))
-	return true, l.conn.write(message)
+	if err := l.conn.write(message); err != nil {
+		return true, err
+	}
+	for _, s := range l.written {
+		l.peer.requestSent(s)
+	}
+	l.written = dropFirst(l.written, len(l.written))
+	return true, nil
 }
 
 // busyGap is how long after a write began the link counts as busy. A busy link gathers what many runs have; a calm one

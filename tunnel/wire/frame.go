@@ -27,6 +27,12 @@ const (
 	MaxStreams = 4096
 	// MaxDetail bounds End.detail.
 	MaxDetail = 512
+	// MaxLease bounds LEASE: a sealed lease is mostly under 2 KiB.
+	MaxLease = 8 << 10
+	// MaxKey bounds a public key (a P-256 JWK takes about 200 bytes), MaxKeys the verification keys that an Edge has at
+	// once: one in use, the next, and those that still verify what they signed.
+	MaxKey  = 1 << 10
+	MaxKeys = 16
 )
 
 // Type says what a frame is.

@@ -204,7 +204,7 @@ type RegisterRequest struct {
 	ReplacesGeneration uint64            `protobuf:"varint,5,opt,name=replaces_generation,json=replacesGeneration,proto3" json:"replaces_generation,omitempty"`
 	Labels             map[string]string `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Providers          []*Provider       `protobuf:"bytes,7,rep,name=providers,proto3" json:"providers,omitempty"`
-	// Managed mode: the public key (JWK, JSON) that leases of this session are sealed to.
+	// Managed mode: the public key (JWK, JSON) that leases of this session are sealed to, and of no other session.
 	RecipientPublicKey []byte `protobuf:"bytes,8,opt,name=recipient_public_key,json=recipientPublicKey,proto3" json:"recipient_public_key,omitempty"`
 	SoftwareVersion    string `protobuf:"bytes,9,opt,name=software_version,json=softwareVersion,proto3" json:"software_version,omitempty"`
 	unknownFields      protoimpl.UnknownFields
@@ -481,7 +481,7 @@ func (x *RegisterResponse) GetProtocolVersion() uint32 {
 type EdgeConfig struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Slot name to the least revision of it that a lease may have.
+	// Slot name to the least revision of it that a lease may have. They only rise: a slot that is not named keeps its own.
 	MinimumRevisions map[string]uint64 `protobuf:"bytes,2,rep,name=minimum_revisions,json=minimumRevisions,proto3" json:"minimum_revisions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -532,7 +532,7 @@ func (x *EdgeConfig) GetMinimumRevisions() map[string]uint64 {
 }
 
 // Refusal says why a session is not wanted. Codes: unauthorized, token_expired, token_revoked, node_taken,
-// wrong_node, bad_request, draining, flapping, stale_generation, unavailable.
+// wrong_node, bad_request, draining, flapping, stale_generation, unavailable, identity_expired, identity_revoked.
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
@@ -818,7 +818,7 @@ type Refresh struct {
 	Kind isRefresh_Kind `protobuf_oneof:"kind"`
 	// Echoed by the acknowledgement.
 	Id uint64 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
-	// With `edge`: the verification keys, if they changed.
+	// With `edge`: the verification keys, all of them; none leaves them as they are.
 	LeaseVerificationKeys [][]byte `protobuf:"bytes,5,rep,name=lease_verification_keys,json=leaseVerificationKeys,proto3" json:"lease_verification_keys,omitempty"`
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
@@ -1489,7 +1489,7 @@ func (x *TransportStatus) GetFramesReceived() uint64 {
 	return 0
 }
 
-// Revoke withdraws leases (REVOKE). Whatever is set must match.
+// Revoke withdraws leases (REVOKE): those that match whatever is set.
 type Revoke struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
