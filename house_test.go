@@ -64,6 +64,8 @@ var homes = map[string][]string{
 	"database/sql":                  {"state"},
 	"go.yaml.in/yaml":               {"gateway"},
 	"github.com/go-jose/go-jose":    {"lease"},
+	"github.com/spiffe/go-spiffe":   {"identity"},
+	"google.golang.org/grpc":        {"identity"},
 }
 
 // skippedDirs hold nothing of ours, or nothing of the repository.
