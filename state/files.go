@@ -32,7 +32,11 @@ type secretFiles interface {
 type secretDirectory string
 
 func (d secretDirectory) read(name string) (string, error) {
-	path := filepath.Join(string(d), name)
+	return readSecretFile(filepath.Join(string(d), name))
+}
+
+// readSecretFile reads a small file that nobody but its owner may read.
+func readSecretFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err

@@ -24,7 +24,7 @@ const MaxLimit = 1_000_000_000_000
 // the provider or a lie, which must not use up a budget for years.
 const MaxRunTokens = 1_000_000_000
 
-// SpecError says which field of a KeySpec, KeyChange or JoinTokenSpec is wrong, and how. The text may be shown to whom sent it.
+// SpecError says which field of what was given, such as a KeySpec, is wrong, and how. The text may be shown to whom sent it.
 type SpecError struct {
 	Field string // as commands and the admin API name it
 	Fault string

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,11 +25,13 @@ type Store struct {
 	summaries chan struct{} // a place for each UsageSummary that runs; never closed
 
 	// Each guards itself.
-	keys  keyCache
-	uses  useLog
-	admin adminCheck
+	keys       keyCache
+	uses       useLog
+	admin      adminCheck
+	masterKeys atomic.Pointer[keyring] // or nil: UseMasterKey was not called
+	leases     leaseLog
 
-	// The background goroutine belongs to Open, which starts it, and Close, which stops it and waits.
+	// The background goroutines belong to Open, which starts them, and Close, which stops them and waits.
 	stop       context.CancelFunc
 	background sync.WaitGroup
 	close      func() error // once
@@ -66,11 +69,12 @@ func open(ctx context.Context, at location) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.close())
 	}
-	s := &Store{db: db, files: files, peppers: peppers, summaries: make(chan struct{}, summariesAtOnce)}
+	s := &Store{db: db, files: files, peppers: peppers, summaries: make(chan struct{}, summariesAtOnce), leases: newLeaseLog()}
 	s.close = sync.OnceValue(s.shutdown)
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.background.Go(func() { s.keepHouse(background) })
+	s.background.Go(func() { s.writeLeases(background) })
 	return s, nil
 }
 
@@ -94,7 +98,7 @@ func (s *Store) shutdown() error {
 	s.background.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	err := s.flushUses(ctx)
+	err := errors.Join(s.FlushAudit(ctx), s.flushUses(ctx))
 	return errors.Join(err, s.db.close())
 }
 

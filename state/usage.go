@@ -222,15 +222,24 @@ const (
 // PruneUsage deletes the records of runs that started before then, a thousand at a time with pauses between, and returns
 // how many it deleted, also when an error or the context ended it early. The monthly sums stay.
 func (s *Store) PruneUsage(ctx context.Context, before time.Time) (int64, error) {
+	deleted, err := s.prune(ctx, pruneUsage, before)
+	if err != nil {
+		return deleted, fmt.Errorf("prune usage: %w", err)
+	}
+	return deleted, nil
+}
+
+// prune runs one of the pruning queries, which take a time and how many rows to delete at most, until none is left.
+func (s *Store) prune(ctx context.Context, query string, before time.Time) (int64, error) {
 	deleted := int64(0)
 	for {
-		result, err := s.db.write.ExecContext(ctx, pruneUsage, millis(before), int64(pruneBatch))
+		result, err := s.db.write.ExecContext(ctx, query, millis(before), int64(pruneBatch))
 		if err != nil {
-			return deleted, fmt.Errorf("prune usage: %w", err)
+			return deleted, err
 		}
 		n, err := result.RowsAffected()
 		if err != nil {
-			return deleted, fmt.Errorf("prune usage: %w", err)
+			return deleted, err
 		}
 		if deleted += n; n < pruneBatch {
 			return deleted, nil
@@ -238,7 +247,7 @@ func (s *Store) PruneUsage(ctx context.Context, before time.Time) (int64, error)
 		select {
 		case <-time.After(pruneRest):
 		case <-ctx.Done():
-			return deleted, fmt.Errorf("prune usage: %w", ctx.Err())
+			return deleted, ctx.Err()
 		}
 	}
 }
