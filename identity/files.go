@@ -1,11 +1,11 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -150,11 +150,11 @@ func (s *fileSet) forget() { clear(s.key) }
 
 func (f *Files) read() *fileSet {
 	s := &fileSet{}
-	var errs [3]error
-	s.cert, errs[0] = readFile(f.config.CertFile, false)
-	s.key, errs[1] = readFile(f.config.KeyFile, true)
-	s.bundle, errs[2] = readFile(f.config.BundleFile, false)
-	if s.err = errors.Join(errs[:]...); s.err != nil {
+	var certErr, keyErr, bundleErr error
+	s.cert, certErr = readFile(f.config.CertFile, false)
+	s.key, keyErr = readFile(f.config.KeyFile, true)
+	s.bundle, bundleErr = readFile(f.config.BundleFile, false)
+	if s.err = cmp.Or(certErr, keyErr, bundleErr); s.err != nil {
 		s.digest = sha256.Sum256([]byte(s.err.Error()))
 		return s
 	}

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -72,9 +73,9 @@ func (r Role) Validate() error {
 // spelling of each, so IDs are compared with ==. The zero value is invalid; make one with NewID or ParseID.
 type ID string
 
-// NewID puts an ID together. The name is 1 to MaxNameLength ASCII letters, digits, '.', '_' and '-', and not "." or "..".
+// NewID puts an ID together; the error is about the first part at fault. The name is 1 to MaxNameLength ASCII letters, digits, '.', '_' and '-', and not "." or "..".
 func NewID(domain TrustDomain, role Role, name string) (ID, error) {
-	if err := errors.Join(domain.Validate(), role.Validate(), validateName(name)); err != nil {
+	if err := cmp.Or(domain.Validate(), role.Validate(), validateName(name)); err != nil {
 		return "", err
 	}
 	return ID(scheme + string(domain) + "/" + string(role) + "/" + name), nil

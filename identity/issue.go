@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -60,7 +61,7 @@ func (r *Request) Validate() error {
 	if r.TTL != 0 && (r.TTL < minTTL || r.TTL > MaxTTL) {
 		return fmt.Errorf("a certificate must be valid for %s to %s", minTTL, MaxTTL)
 	}
-	return errors.Join(r.Role.Validate(), validateName(r.Name))
+	return cmp.Or(r.Role.Validate(), validateName(r.Name))
 }
 
 // Issue makes a certificate for a Node or an Edge: one URI name, made of the authority's trust domain and the request's role

@@ -51,6 +51,7 @@ func commands() []*cobra.Command {
 		newNodeCommand(),
 		newKeyCommand(),
 		newJoinTokenCommand(),
+		newCACommand(),
 		newStatusCommand(),
 		newNodesCommand(),
 		newRoutesCommand(),
