@@ -216,6 +216,7 @@ func (n *nodeSession) takeRegistered(message []byte, r *Registration) error {
 	if r.Config == nil {
 		r.Config = &wire.EdgeConfig{}
 	}
+	n.configRevision = r.Config.Revision
 	if err := checkKeys(r.Keys); err != nil {
 		return protocolError("REGISTERED: %w", err)
 	}
@@ -249,7 +250,7 @@ func (n *nodeSession) becomeReady(ctx context.Context) error {
 	n.link.mu.Lock()
 	n.announceLocked()
 	n.readyAt = time.Now()
-	n.link.urgentLocked(wire.TypeReady, nil, &wire.NodeReadyRequest{})
+	n.link.urgentLocked(wire.TypeReady, nil, &wire.NodeReadyRequest{ConfigRevision: n.configRevision})
 	n.link.mu.Unlock()
 	select {
 	case <-n.readyAck:

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,12 +19,14 @@ type edgeFuzz struct {
 	peer *rawPeer
 	s    *NodeSession // or nil: not online yet
 	runs []*fuzzRun
+	keys edgeKeys
 }
 
 type fuzzRun struct {
 	*Run
 	released atomic.Int32
 	ends     int
+	sealed   atomic.Int32
 }
 
 // FuzzEdgeSession lets a Node say anything, in any order, between anything that an Edge may do with its session. The
@@ -39,7 +42,12 @@ func FuzzEdgeSession(f *testing.F) {
 		stop := watchdog()
 		defer stop()
 		synctest.Test(t, func(t *testing.T) {
-			z := &edgeFuzz{t: t, rig: newEdgeRig(t, func(cfg *AcceptorConfig) { cfg.MaxStreams = 8 })}
+			z := &edgeFuzz{t: t}
+			z.keys.set(1, map[string]uint64{"s": 1}, "key")
+			z.rig = newEdgeRig(t, func(cfg *AcceptorConfig) {
+				cfg.MaxStreams = 8
+				z.keys.configure(cfg)
+			})
 			z.peer = rawDial(t, z.rig.net)
 			s := &script{data: data}
 			for s.more() && !t.Failed() {
@@ -57,12 +65,12 @@ func (z *edgeFuzz) step(s *script) {
 	case 0:
 		p.send(wire.TypeRegister, 0, &wire.RegisterRequest{
 			ProtocolVersions: []uint32{uint32(1 + s.pick(8)/7)}, NodeName: "node", BootId: "boot", HighestGenerationSeen: uint64(s.byte()),
-			ReplacesGeneration: uint64(s.byte()), Labels: map[string]string{"a": "b"},
+			ReplacesGeneration: uint64(s.byte()), Labels: map[string]string{"a": "b"}, RecipientPublicKey: make([]byte, s.pick(3)*600),
 		})
 	case 1:
 		p.frame(wire.TypeReady, 0, 0, s.skew(), nil)
 	case 2: // the usual beginning
-		p.send(wire.TypeRegister, 0, &wire.RegisterRequest{ProtocolVersions: []uint32{1}, NodeName: "node", BootId: "boot"})
+		p.send(wire.TypeRegister, 0, &wire.RegisterRequest{ProtocolVersions: []uint32{1}, NodeName: "node", BootId: "boot", RecipientPublicKey: []byte("key")})
 		p.send(wire.TypeReady, 0, &wire.NodeReadyRequest{})
 		p.flush()
 		synctest.Wait()
@@ -89,7 +97,7 @@ func (z *edgeFuzz) step(s *script) {
 	case 16:
 		p.send(wire.TypeGoodbye, 0, &wire.Goodbye{Code: "any", Message: "thing"})
 	case 17:
-		p.send(wire.TypeCommandResult, 0, &wire.CommandResult{Id: uint64(s.pick(4))})
+		z.answer(s)
 	case 18:
 		p.frame(wire.TypeWindow, 0, 0, 0, wire.AppendWindow(nil, uint32(s.size())))
 	case 19: // any frame at all
@@ -129,10 +137,47 @@ func (z *edgeFuzz) open(s *script) {
 	}
 	r := &fuzzRun{}
 	sizes := [...]int{0, 0, 1, 5000, 70_000, 300_000}
-	run, err := z.s.Open(OpenSpec{Open: tunnelOpen(), Body: make([]byte, sizes[s.pick(len(sizes))]), Released: func() { r.released.Add(1) }})
+	b := int(s.byte())
+	spec := OpenSpec{Open: tunnelOpen(), Body: make([]byte, sizes[b%len(sizes)]), Released: func() { r.released.Add(1) }}
+	switch b / len(sizes) % 6 {
+	case 3:
+		spec.Lease = z.lease(r, 0, nil)
+	case 4:
+		spec.Lease = z.lease(r, time.Duration(s.pick(20))*time.Second, nil)
+	case 5:
+		spec.Lease = z.lease(r, time.Second, [...]error{ErrSuperseded, errors.New("fuzz")}[s.pick(2)])
+	}
+	run, err := z.s.Open(spec)
 	if err == nil {
 		r.Run = run
 		z.runs = append(z.runs, r)
+	}
+}
+
+// lease seals after a while, or fails.
+func (z *edgeFuzz) lease(r *fuzzRun, after time.Duration, err error) func(context.Context) ([]byte, error) {
+	return func(ctx context.Context) ([]byte, error) {
+		if r.sealed.Add(1) > 1 {
+			z.t.Error("sealed twice")
+		}
+		select {
+		case <-time.After(after):
+			return []byte("sealed"), err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// answer sends one of the answers to what the Edge asks, asked or not.
+func (z *edgeFuzz) answer(s *script) {
+	switch b := s.byte(); (b >> 2) % 4 {
+	case 0:
+		z.peer.send(wire.TypeCommandResult, 0, &wire.CommandResult{Id: uint64(b % 4)})
+	case 1:
+		z.peer.send(wire.TypeRevokeAck, 0, &wire.RevokeAck{Id: uint64(b % 4)})
+	default:
+		z.peer.send(wire.TypeRefresh, 0, &wire.Refresh{Id: uint64(b % 4), Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
 	}
 }
 
@@ -177,7 +222,9 @@ func (z *edgeFuzz) edgeDoes(s *script, op byte) {
 	}
 	switch {
 	case op == 25 && s.byte() >= 200:
-		switch s.pick(4) {
+		switch s.pick(5) {
+		case 4:
+			z.s.EndAt(time.Now().Add(time.Duration(s.byte())*time.Second), &Refusal{Code: "identity_expired", Message: "fuzz"})
 		case 0:
 			z.s.Drain("fuzz", 0, 0, time.Duration(s.byte())*time.Second)
 		case 1:
@@ -192,6 +239,11 @@ func (z *edgeFuzz) edgeDoes(s *script, op byte) {
 		_ = z.s.Probe(ctx)
 		_, _ = z.s.Command(ctx, &wire.CommandRequest{})
 		cancel()
+		// Not waited for: the answers may come later in the script.
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = z.s.Revoke(now, &wire.Revoke{Slot: "s"})
+		_ = z.s.Refresh(now)
 	case len(z.runs) == 0:
 	default:
 		r := z.runs[s.pick(len(z.runs))]
@@ -234,6 +286,9 @@ func (z *edgeFuzz) check() {
 	l := &z.s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(z.s.revokes) > maxRevocations || z.s.config.busy && z.s.config.unacked == 0 {
+		z.t.Errorf("%d revocations wait, config %+v", len(z.s.revokes), z.s.config)
+	}
 	if len(z.s.runs) > 8 {
 		z.t.Errorf("%d runs are open", len(z.s.runs))
 	}
@@ -281,6 +336,9 @@ func (z *edgeFuzz) finish() {
 		if n := r.released.Load(); n != 1 {
 			z.t.Errorf("run %d was released %d times", i, n)
 		}
+		if r.LeaseSent() && r.sealed.Load() != 1 {
+			z.t.Errorf("run %d has a lease from nowhere", i)
+		}
 		if !r.dropping && r.ends != 1 {
 			z.t.Errorf("run %d ended %d times", i, r.ends)
 		}
@@ -293,13 +351,17 @@ func edgeSeeds() [][]byte {
 	run := func(ops ...byte) []byte { return append(append([]byte{}, begin...), ops...) }
 	return [][]byte{
 		begin,
-		run(3, 0, 6, 0, 0, 0, 0, 3, 0, 6, 0, 0, 1, 0, 6, 0, 0, 3, 3, 0, 29, 0, 6, 0, 0, 6, 1, 0, 0, 29, 0), // a whole run
-		run(3, 5, 24, 0, 27, 0, 24, 2, 6, 0, 0, 6, 3, 9, 1),                                                // cancel unanswered, then END
-		run(3, 0, 6, 0, 0, 1, 0, 6, 0, 0, 3, 10, 0, 6, 0, 0, 3, 10, 0, 6, 0, 0, 3, 10, 0),                  // overrun
-		run(3, 5, 23, 0, 3, 5, 3, 5, 28, 1, 27, 2, 23, 1, 24, 1),                                           // cancels before a deaf peer
-		run(3, 0, 12, 1, 1, 0, 12, 2, 1, 0, 29, 0),                                                         // lost by the Node
-		run(3, 0, 15, 3, 0, 6, 0, 0, 6, 1, 0, 0),                                                           // the Node drains
-		run(3, 0, 25, 255, 0, 5, 6, 0, 0, 6, 1, 0, 0, 24, 2),                                               // the Edge drains
+		run(3, 0, 6, 0, 0, 0, 0, 3, 0, 6, 0, 0, 1, 0, 6, 0, 0, 3, 3, 0, 29, 0, 6, 0, 0, 6, 1, 0, 0, 29, 0),  // a whole run
+		run(3, 5, 24, 0, 27, 0, 24, 2, 6, 0, 0, 6, 3, 9, 1),                                                 // cancel unanswered, then END
+		run(3, 0, 6, 0, 0, 1, 0, 6, 0, 0, 3, 10, 0, 6, 0, 0, 3, 10, 0, 6, 0, 0, 3, 10, 0),                   // overrun
+		run(3, 5, 23, 0, 3, 5, 3, 5, 28, 1, 27, 2, 23, 1, 24, 1),                                            // cancels before a deaf peer
+		run(3, 0, 12, 1, 1, 0, 12, 2, 1, 0, 29, 0),                                                          // lost by the Node
+		run(3, 0, 15, 3, 0, 6, 0, 0, 6, 1, 0, 0),                                                            // the Node drains
+		run(3, 0, 25, 255, 0, 5, 6, 0, 0, 6, 1, 0, 0, 24, 2),                                                // the Edge drains
+		run(3, 18, 6, 0, 0, 0, 0, 2, 0, 6, 0, 0, 1, 0, 6, 0, 0, 3, 3, 0, 29, 0, 6, 0, 0, 6, 1, 0, 0, 29, 0), // a run with a lease
+		run(3, 21, 24, 1, 6, 0, 0, 5, 10, 4, 24, 1, 29, 0),                                                  // a long body and a lease
+		run(3, 24, 15, 24, 2, 29, 0), run(3, 24, 5, 27, 0, 24, 1), run(3, 30, 0, 24, 1, 29, 0),              // late, cancelled, superseded
+		run(26, 17, 5, 17, 9, 17, 10, 26, 17, 6), run(25, 255, 4, 3, 24, 2), // revocations, configs, an end that is set
 		run(24, 4), // no heartbeat
 		run(14, 0, 1, 2, 1, 1, 1, 1, 1, 14, 1, 0, 0, 5, 26),       // pages
 		run(22, 3, 0, 6, 0, 0, 0, 0, 2, 0, 6, 0, 0, 1, 0, 22),     // many frames in one message

@@ -22,6 +22,7 @@ type nodeFuzz struct {
 	nextID   uint32
 	started  atomic.Int32
 	finished atomic.Int32
+	keepers  keepers
 }
 
 // FuzzNodeSession lets an Edge say anything, in any order, to a Node whose handlers do anything.
@@ -46,6 +47,7 @@ func fuzzNode(t *testing.T, data []byte) {
 	sup, err := NewSupervisor(SupervisorConfig{
 		URL: "ws://edge.test", Node: "node", Logger: testLogger(), Handler: handlerFunc(z.serve),
 		Describe: func() *NodeInfo { return models(3, func(i int) string { return "m" }) },
+		Keeper:   z.keepers.next,
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			if !first {
 				return nil, errors.New("connection refused")
@@ -84,6 +86,11 @@ func fuzzNode(t *testing.T, data []byte) {
 	}
 	if n := sup.budget.left.Load(); n != windowBudget {
 		t.Errorf("the window budget is short of %d bytes", windowBudget-n)
+	}
+	for i, k := range z.keepers.made {
+		if k.ended != 1 {
+			t.Errorf("key %d was dropped %d times", i, k.ended)
+		}
 	}
 	if a, b := z.started.Load(), z.finished.Load(); a != b {
 		t.Errorf("%d handlers began, %d ended", a, b)
@@ -129,6 +136,15 @@ func (z *nodeFuzz) serve(ctx context.Context, run *NodeRun) {
 	case "wait":
 		run.Phase(execution.PhaseAdmitted)
 		<-ctx.Done()
+	case "lease":
+		token, err := run.Lease(ctx)
+		if (err == nil) != (len(token) > 0) || len(token) > wire.MaxLease || err == nil && !run.ExpectsLease() {
+			z.t.Errorf("a lease of %d bytes, %v", len(token), err)
+		}
+		if err == nil {
+			_, _ = io.Copy(io.Discard, run)
+			run.End(execution.Terminal{Outcome: execution.Completed})
+		}
 	case "whole":
 		time.Sleep(time.Second)
 		body, ok := run.Body()
@@ -205,6 +221,13 @@ func (z *nodeFuzz) step(s *script) {
 			p.flush()
 			_ = z.sup.Drain(ctx)
 		}
+	case 28:
+		z.sup.Rotate()
+	case 27: // a lease that is in order
+		p.send(wire.TypeOpen, z.nextID, func() *wire.Open { o := leasedOpen(1); o.GetProviderTunnel().Provider = "lease"; return o }())
+		p.frame(wire.TypeBody, 0, z.nextID, 0, []byte("b"))
+		p.frame(wire.TypeLease, 0, z.nextID, s.skew(), make([]byte, s.pick(16)*600))
+		z.nextID++
 	default:
 		p.flush()
 		synctest.Wait()
@@ -214,10 +237,12 @@ func (z *nodeFuzz) step(s *script) {
 
 func (z *nodeFuzz) open(s *script) {
 	spec := tunnelOpen()
-	spec.GetProviderTunnel().Provider = [...]string{"echo", "flood", "reject", "panic", "wait", "whole", "forget"}[s.pick(7)]
+	spec.GetProviderTunnel().Provider = [...]string{"echo", "flood", "reject", "panic", "wait", "whole", "forget", "lease"}[s.pick(8)]
 	spec.BodyLength = uint64(s.size() * s.pick(4))
 	if b := s.byte(); b >= 200 {
 		spec.TimeoutMs = uint32(b-199) * 100
+	} else if b >= 100 {
+		spec.ExpectsLease, spec.Lease = true, &wire.LeaseBinding{Slot: "s"}
 	}
 	id := z.nextID
 	if s.byte() >= 250 {
@@ -250,7 +275,11 @@ func (z *nodeFuzz) sessionFrame(s *script) {
 	case 0:
 		p.send(wire.TypeRefresh, 0, &wire.Refresh{Id: uint64(s.pick(4)), Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
 	case 1:
-		p.send(wire.TypeRefresh, 0, &wire.Refresh{Id: uint64(s.pick(4)), Kind: &wire.Refresh_Edge{Edge: &wire.EdgeConfig{}}})
+		msg := &wire.Refresh{Id: uint64(s.pick(4)), Kind: &wire.Refresh_Edge{Edge: &wire.EdgeConfig{MinimumRevisions: map[string]uint64{"s": 1}}}}
+		for range s.pick(20) {
+			msg.LeaseVerificationKeys = append(msg.LeaseVerificationKeys, []byte("key"))
+		}
+		p.send(wire.TypeRefresh, 0, msg)
 	case 2:
 		p.send(wire.TypeCommand, 0, &wire.CommandRequest{Id: uint64(s.byte()), Kind: &wire.CommandRequest_Capabilities{}})
 	case 3:
@@ -298,7 +327,11 @@ func nodeSeeds() [][]byte {
 		run(3, 4, 0, 0, 0, 0, 25, 255, 5, 26),                                          // the Node drains
 		run(3, 4, 0, 0, 0, 0, 15, 5, 1, 1, 9, 23, 3),                                   // the Edge drains
 		run(15, 2, 1, 15, 3, 1, 15, 4, 1, 24, 24, 15, 0, 1, 26),                        // commands and refreshes
-		run(22, 0, 3, 1, 0, 0, 0, 0, 3, 0, 3, 1, 0, 0, 13, 1, 13, 2, 23, 4),            // a deaf Edge
+		run(27, 0, 2, 26, 27, 0, 15, 26, 27, 251, 1),                                   // leases, one too long, a gap
+		run(3, 7, 0, 150, 0, 7, 6, 0, 0, 3, 97, 98, 99, 26),                            // a lease of its own
+		run(3, 7, 0, 150, 0, 23, 1, 10, 5, 0, 26), run(28, 23, 1, 28, 15, 4, 7, 26),    // cancelled, rotated
+		run(15, 1, 2, 2, 15, 1, 2, 18, 26),                                  // keys, too many of them
+		run(22, 0, 3, 1, 0, 0, 0, 0, 3, 0, 3, 1, 0, 0, 13, 1, 13, 2, 23, 4), // a deaf Edge
 		run(7, 0, 6, 3, 97, 98, 99), run(18, 200, 1, 0, 0, 0), run(16, 1), run(1, 0), run(23, 4),
 		run(3, 5, 3, 1, 0, 0, 7, 0, 0, 3, 0, 23, 1), {0, 1, 8, 7, 1, 0}, {19, 1}, {20, 0}, {0, 1, 1, 1, 255, 1, 9}, // refused
 	}

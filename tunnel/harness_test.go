@@ -75,17 +75,23 @@ type testDirectory struct {
 	refuse   func(*NodeSession) error
 	register func(context.Context) error // called without the lock
 	authFail error
-	ready    func(*NodeSession) error
+	// authenticate, if set, answers in the place of identity and authFail.
+	authenticate func(*http.Request) (Identity, error)
+	identity     Identity
+	ready        func(*NodeSession) error
 }
 
 func newTestDirectory() *testDirectory {
-	return &testDirectory{online: make(chan *NodeSession, 4096), refresh: make(chan *NodeSession, 4096), gone: make(chan error, 4096)}
+	return &testDirectory{identity: Identity{TokenID: "t"}, online: make(chan *NodeSession, 4096), refresh: make(chan *NodeSession, 4096), gone: make(chan error, 4096)}
 }
 
-func (d *testDirectory) Authenticate(*http.Request) (Identity, error) {
+func (d *testDirectory) Authenticate(r *http.Request) (Identity, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return Identity{TokenID: "t"}, d.authFail
+	if d.authenticate != nil {
+		return d.authenticate(r)
+	}
+	return d.identity, d.authFail
 }
 
 func (d *testDirectory) Register(ctx context.Context, s *NodeSession) (execution.Generation, error) {
@@ -154,6 +160,7 @@ type rigOptions struct {
 	maxStreams int
 	directory  func(*testDirectory)
 	supervisor func(*SupervisorConfig)
+	acceptor   func(*AcceptorConfig)
 	before     func(*rig) // runs before the Node dials
 }
 
@@ -169,8 +176,11 @@ func newRigWith(t testing.TB, h handlerFunc, o rigOptions) *rig {
 		o.directory(r.dir)
 	}
 	var err error
-	r.acc, err = NewAcceptor(AcceptorConfig{EdgeID: "edge", Directory: r.dir, Logger: testLogger(), MaxStreams: o.maxStreams})
-	if err != nil {
+	edge := AcceptorConfig{EdgeID: "edge", Directory: r.dir, Logger: testLogger(), MaxStreams: o.maxStreams}
+	if o.acceptor != nil {
+		o.acceptor(&edge)
+	}
+	if r.acc, err = NewAcceptor(edge); err != nil {
 		t.Fatal(err)
 	}
 	var listener net.Listener = r.net

@@ -23,11 +23,13 @@ type nodeSession struct {
 	generation execution.Generation
 	maxStreams int
 	edgeID     string
-	keeper     Keeper        // or nil
-	endKeeper  func()        // calls Ended, once; never nil
-	readyAck   chan struct{} // closed by READY_ACK
-	drainAsked chan struct{} // closed by the Edge's DRAIN
-	work       chan *NodeRun // to idle handlers; never closed
+	// configRevision is that of REGISTERED.
+	configRevision uint64
+	keeper         Keeper        // or nil
+	endKeeper      func()        // calls Ended, once; never nil
+	readyAck       chan struct{} // closed by READY_ACK
+	drainAsked     chan struct{} // closed by the Edge's DRAIN
+	work           chan *NodeRun // to idle handlers; never closed
 	// idleHandlers counts the goroutines that wait on work.
 	idleHandlers atomic.Int32
 

@@ -25,6 +25,13 @@ func marshal(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
+func unmarshal(t testing.TB, payload []byte, m proto.Message) {
+	t.Helper()
+	if err := proto.Unmarshal(payload, m); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A frame that breaks the contract of its run costs that run, and no other: the Edge cancels it and makes the terminal.
 func TestStreamFaultsAtTheEdge(t *testing.T) {
 	head := marshal(t, &wire.Head{Status: 200})
