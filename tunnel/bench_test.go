@@ -198,3 +198,28 @@ func TestIdleSessionsAreSmall(t *testing.T) {
 		t.Errorf("an idle session takes %d bytes", per)
 	}
 }
+
+// BenchmarkLeasedRuns is BenchmarkRuns with a lease of a usual size, sealed in no time: what its way costs.
+func BenchmarkLeasedRuns(b *testing.B) {
+	var ks keepers
+	sealed := bytes.Repeat([]byte{'l'}, 1600)
+	r := newRigWith(b, withLease, rigOptions{tcp: true, supervisor: ks.config})
+	s := r.session()
+	body := bytes.Repeat([]byte{'q'}, 200)
+	b.ReportAllocs()
+	b.ResetTimer()
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				collect(b, leased(b, s, body, func(context.Context) ([]byte, error) { return sealed, nil }))
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "runs/s")
+	r.close()
+}

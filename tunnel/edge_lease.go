@@ -20,6 +20,12 @@ var ErrSuperseded = errors.New("a newer session of the Node took over")
 // ErrNoRecipient is what Open answers where a lease is to be sealed and the Node gave no key for that. Nothing was sent.
 var ErrNoRecipient = errors.New("the session has no key to seal leases to")
 
+// seal is what is kept of a run whose lease is still to be made.
+type seal struct {
+	lease func(context.Context) ([]byte, error) // OpenSpec.Lease
+	stop  context.CancelFunc                    // tells lease to give up; nil before it is called
+}
+
 // LeaseSent reports whether LEASE was handed to the socket. A run that has a lease and whose lease was not sent did not
 // reach its provider, whatever became of its session.
 func (r *Run) LeaseSent() bool {
@@ -39,12 +45,13 @@ func (s *NodeSession) requestSent(st *stream) {
 		return // there is nobody to seal it for
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sealTime)
-	r.stopSeal = cancel
+	r.seal.stop = cancel
+	lease := r.seal.lease
 	l.mu.Unlock()
 	// The writer, which calls this, is in wg itself. The goroutine ends with the run: ctx does.
 	l.wg.Go(func() {
 		defer cancel()
-		token, err := r.lease(ctx)
+		token, err := lease(ctx)
 		r.sealed(token, err)
 	})
 }
@@ -53,7 +60,7 @@ func (s *NodeSession) requestSent(st *stream) {
 func (r *Run) sealed(token []byte, err error) {
 	r.link.mu.Lock()
 	defer r.unlock()
-	r.lease, r.stopSeal = nil, nil
+	r.seal = nil
 	if r.decided || r.tx.dead {
 		return
 	}
@@ -83,7 +90,7 @@ func (r *Run) unsealedLocked(err error) {
 
 // stopSealLocked tells whoever seals that nobody waits for it.
 func (r *Run) stopSealLocked() {
-	if r.stopSeal != nil {
-		r.stopSeal()
+	if r.seal != nil && r.seal.stop != nil {
+		r.seal.stop()
 	}
 }

@@ -44,21 +44,18 @@ type Run struct {
 	// Guarded by link.mu.
 	runID    execution.RunID
 	head     *wire.Head
-	headSeen bool
 	terminal *execution.Terminal // made; given away once
-	decided  bool                // terminal made
+	headSeen bool
+	decided  bool // terminal made
 	given    bool
 	dropping bool // nobody takes any more
 	phase    execution.Phase
-	lent     int // bytes of the last batch, credit due at the next Take
-	missed   int // successive HEARTBEATs that did not know it
+	missed   uint8 // successive HEARTBEATs that did not know it
+	lent     int   // bytes of the last batch, credit due at the next Take
 	cancel   *time.Timer
 	released func()              // nil once called
 	direct   func() (taken bool) // or nil
-	// lease makes the run's lease; nil where there is none to be made (any more). stopSeal tells it to give up; nil
-	// while it does not run.
-	lease    func(context.Context) ([]byte, error)
-	stopSeal context.CancelFunc
+	seal     *seal               // or nil: no lease is to be made (any more)
 }
 
 // Ready receives when Take has something to return. It is never closed.
@@ -134,7 +131,7 @@ func (r *Run) OpenWritten() bool {
 func (r *Run) RequestWritten() bool {
 	r.link.mu.Lock()
 	defer r.link.mu.Unlock()
-	return r.tx.started && len(r.tx.queue) == 0 && r.lease == nil
+	return r.tx.started && len(r.tx.queue) == 0 && r.seal == nil
 }
 
 // Cancel asks the Node to end the run. The terminal follows in a batch: the Node's own, or after 10 s the Edge's

@@ -170,7 +170,10 @@ func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 	if len(payload) > wire.MaxPayload {
 		return nil, fmt.Errorf("OPEN has %d bytes, over %d: the request's headers are too large", len(payload), wire.MaxPayload)
 	}
-	r := &Run{runID: execution.RunID(spec.Open.RunId), phase: execution.PhaseDispatched, released: spec.Released, lease: spec.Lease}
+	r := &Run{runID: execution.RunID(spec.Open.RunId), phase: execution.PhaseDispatched, released: spec.Released}
+	if spec.Lease != nil {
+		r.seal = &seal{lease: spec.Lease}
+	}
 	l := &s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,7 +197,7 @@ func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 // requestLocked queues OPEN and the body. The last of the request has the flag; a lease, if there is one, comes behind.
 func (r *Run) requestLocked(open, body []byte) {
 	last := wire.FlagLast
-	if r.lease != nil {
+	if r.seal != nil {
 		r.tx.awaits = true
 		last = 0
 	}

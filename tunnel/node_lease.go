@@ -13,6 +13,14 @@ import (
 // errNoLease says that a run has no lease to give away.
 var errNoLease = errors.New("the run has no lease, or it was given away before")
 
+// leaseWait is what is kept of the lease that a run is to get.
+type leaseWait struct {
+	arrived chan struct{} // closed when token is there
+	// Guarded by link.mu.
+	seen  bool   // LEASE has come
+	token []byte // what it held, until it is given away
+}
+
 // ExpectsLease reports whether a lease follows the request: the provider must not be called before it was opened.
 func (r *NodeRun) ExpectsLease() bool { return r.open.GetExpectsLease() }
 
@@ -28,11 +36,11 @@ func (r *NodeRun) Binding() *wire.LeaseBinding {
 // So does one for a run without a lease. When the run is cancelled or its session ends the error is a *CancelError,
 // when ctx ends it is ctx's. It is for one goroutine, and may be called while another one reads the body.
 func (r *NodeRun) Lease(ctx context.Context) ([]byte, error) {
-	if r.leased == nil {
+	if r.lease == nil {
 		return nil, errNoLease
 	}
 	select {
-	case <-r.leased:
+	case <-r.lease.arrived:
 	case <-r.ctx.Done():
 	case <-ctx.Done():
 	}
@@ -45,8 +53,8 @@ func (r *NodeRun) Lease(ctx context.Context) ([]byte, error) {
 	}
 	r.link.mu.Lock()
 	defer r.link.mu.Unlock()
-	token := r.lease
-	r.lease = nil
+	token := r.lease.token
+	r.lease.token = nil
 	if token == nil {
 		return nil, errNoLease
 	}
@@ -67,21 +75,21 @@ func (r *NodeRun) session() *nodeSession { return r.link.peer.(*nodeSession) }
 // leaseFrameLocked takes LEASE.
 func (r *NodeRun) leaseFrameLocked(payload []byte) error {
 	switch {
-	case r.leased == nil:
+	case r.lease == nil:
 		return fmt.Errorf("was not announced")
-	case r.leaseSeen:
+	case r.lease.seen:
 		return fmt.Errorf("twice")
 	case len(payload) == 0 || len(payload) > wire.MaxLease:
 		return fmt.Errorf("%d bytes, not 1 to %d", len(payload), wire.MaxLease)
 	case r.bodyLeft > 0:
 		return fmt.Errorf("before the last %d bytes of the body", r.bodyLeft)
 	}
-	r.leaseSeen = true
+	r.lease.seen = true
 	if r.ended || r.tx.dead {
 		r.link.metrics.FramesDropped.Add(1)
 		return nil
 	}
-	r.lease = bytes.Clone(payload)
-	close(r.leased)
+	r.lease.token = bytes.Clone(payload)
+	close(r.lease.arrived)
 	return nil
 }

@@ -32,7 +32,7 @@ type NodeRun struct {
 	open   *wire.Open
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	leased chan struct{} // closed when the lease is there; nil: none was announced
+	lease  *leaseWait // nil: none was announced
 
 	// Guarded by link.mu.
 	deadline *time.Timer // or nil
@@ -44,9 +44,6 @@ type NodeRun struct {
 	terminal execution.Terminal // valid when ended
 	cut      *CancelError       // a cancel dropped part of the answer; or nil
 	read     int                // bytes of rx.spare that Read has given away
-	// leaseSeen: LEASE has come. lease is what it held, until it is given away.
-	leaseSeen bool
-	lease     []byte
 }
 
 // Open returns what the Edge asked for.
@@ -344,6 +341,8 @@ func (r *NodeRun) removeLocked() {
 		r.grace.Stop()
 	}
 	r.endLocked()
-	r.lease = nil
+	if r.lease != nil {
+		r.lease.token = nil
+	}
 	r.cancel(&CancelError{Code: execution.CodeNone, Reason: "the run has ended"})
 }

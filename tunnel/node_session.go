@@ -219,7 +219,7 @@ func (s *nodeSession) openFrameLocked(h wire.FrameHeader, payload []byte) error 
 	r.space = make(chan struct{}, 1)
 	r.rx.seq = 1
 	if open.ExpectsLease {
-		r.leased = make(chan struct{})
+		r.lease = &leaseWait{arrived: make(chan struct{})}
 	}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	s.runs[h.Stream] = r
