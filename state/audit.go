@@ -150,8 +150,17 @@ func isWord(text string) bool {
 // its own already. An entry without actor, action or outcome is an error; text that no database could keep is mended.
 func (s *Store) Audit(ctx context.Context, entries ...AuditEntry) error {
 	err := s.db.locked(ctx, func(tx *sql.Tx) error {
+		insert, err := tx.PrepareContext(ctx, insertAudit)
+		if err != nil {
+			return err
+		}
+		defer insert.Close()
 		for _, entry := range entries {
-			if err := addAudit(ctx, tx, entry); err != nil {
+			entry, err := entry.complete()
+			if err != nil {
+				return err
+			}
+			if _, err := insert.ExecContext(ctx, entry.args()...); err != nil {
 				return err
 			}
 		}

@@ -38,6 +38,7 @@ type AuditLeaseStats struct {
 
 // leaseLog keeps entries about leases until they are written in a batch.
 type leaseLog struct {
+	room   int           // entries that may wait; static
 	work   chan struct{} // holds a value when the first entry has come; never closed
 	writer chan struct{} // holds a value while somebody writes; never closed
 
@@ -47,7 +48,7 @@ type leaseLog struct {
 }
 
 func newLeaseLog() leaseLog {
-	return leaseLog{work: make(chan struct{}, 1), writer: make(chan struct{}, 1)}
+	return leaseLog{room: leaseBuffer, work: make(chan struct{}, 1), writer: make(chan struct{}, 1)}
 }
 
 // AuditLease takes an entry about a lease, to be written with others within half a second. It never blocks and never
@@ -61,7 +62,7 @@ func (s *Store) AuditLease(entry AuditEntry) error {
 	l := &s.leases
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) >= leaseBuffer {
+	if len(l.waiting) >= l.room {
 		l.stats.Refused++
 		return ErrAuditFull
 	}

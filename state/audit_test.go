@@ -248,11 +248,13 @@ func TestAuditLeaseWaitsForDatabase(t *testing.T) {
 		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 		defer slog.SetDefault(before)
 
+		const room = 1700
 		s := openURL(t, "sqlite::memory:")
+		s.leases.room = room
 		if _, err := s.db.write.Exec(`CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(FAIL, 'disk full'); END`); err != nil {
 			t.Fatal(err)
 		}
-		for n := range leaseBuffer {
+		for n := range room {
 			if err := s.AuditLease(leaseEntry(n)); err != nil {
 				t.Fatal(n, err)
 			}
@@ -264,10 +266,10 @@ func TestAuditLeaseWaitsForDatabase(t *testing.T) {
 		}
 		time.Sleep(5 * leaseInterval)
 		synctest.Wait()
-		if stats := s.AuditLeaseStats(); stats.Pending != leaseBuffer || stats.Refused != 2 || stats.Written != 0 || stats.Failures < 3 {
+		if stats := s.AuditLeaseStats(); stats.Pending != room || stats.Refused != 2 || stats.Written != 0 || stats.Failures < 3 {
 			t.Errorf("%+v", stats)
 		}
-		if err := s.FlushAudit(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprint(leaseBuffer, " entries")) {
+		if err := s.FlushAudit(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprint(room, " entries")) {
 			t.Errorf("%v", err)
 		}
 		if _, err := s.db.write.Exec(`DROP TRIGGER full`); err != nil {
@@ -275,10 +277,10 @@ func TestAuditLeaseWaitsForDatabase(t *testing.T) {
 		}
 		time.Sleep(leaseInterval)
 		synctest.Wait()
-		if stats := s.AuditLeaseStats(); stats.Pending != 0 || stats.Written != leaseBuffer {
+		if stats := s.AuditLeaseStats(); stats.Pending != 0 || stats.Written != room {
 			t.Errorf("%+v", stats)
 		}
-		if err := s.AuditLease(leaseEntry(leaseBuffer)); err != nil {
+		if err := s.AuditLease(leaseEntry(room)); err != nil {
 			t.Error(err)
 		}
 		if warned, well := strings.Count(log.String(), "WARN"), strings.Count(log.String(), "INFO"); warned != 1 || well != 1 {

@@ -138,7 +138,7 @@ func (s *Store) NodeAllowed(ctx context.Context, node execution.NodeID, serial C
 		return NodeAllow{}, fmt.Errorf("is the node allowed: %w", err)
 	}
 	denied := false
-	allow, err := queryOne(ctx, s.db.read, func(rows *sql.Rows) (allow NodeAllow, err error) {
+	allow, err := queryOne(ctx, s.queries.nodeAllowed, func(rows *sql.Rows) (allow NodeAllow, err error) {
 		allow, denied, err = scanNodeAllow(rows, true)
 		return allow, err
 	}, queryNodeAllowed, string(node), string(serial))

@@ -176,3 +176,16 @@ func TestCertificateSerial(t *testing.T) {
 		t.Error("odd numbers")
 	}
 }
+
+func BenchmarkNodeAllowed(b *testing.B) {
+	s := openURL(b, fileURL(b))
+	if _, err := s.AllowNode(b.Context(), NodeAllow{Node: "gpu-1", Profiles: []string{"*"}, Slots: []string{"team-*"}}, "ops"); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.NodeAllowed(b.Context(), "gpu-1", testSerial); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -186,7 +186,7 @@ func (s *Store) openCredential(ctx context.Context, slot execution.SlotName) (Cr
 		return Credential{}, err
 	}
 	var profile Profile
-	row, err := queryOne(ctx, s.db.read, func(rows *sql.Rows) (row slotRow, err error) {
+	row, err := queryOne(ctx, s.queries.credential, func(rows *sql.Rows) (row slotRow, err error) {
 		row, profile, err = scanCredential(rows)
 		return row, err
 	}, queryCredential, string(slot))

@@ -21,6 +21,7 @@ type Store struct {
 	db      *database
 	files   secretFiles
 	peppers *peppers
+	queries preparedQueries
 
 	summaries chan struct{} // a place for each UsageSummary that runs; never closed
 
@@ -69,7 +70,14 @@ func open(ctx context.Context, at location) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.close())
 	}
-	s := &Store{db: db, files: files, peppers: peppers, summaries: make(chan struct{}, summariesAtOnce), leases: newLeaseLog()}
+	queries, err := prepareQueries(ctx, db)
+	if err != nil {
+		return nil, errors.Join(err, db.close())
+	}
+	s := &Store{
+		db: db, files: files, peppers: peppers, queries: queries,
+		summaries: make(chan struct{}, summariesAtOnce), leases: newLeaseLog(),
+	}
 	s.close = sync.OnceValue(s.shutdown)
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
@@ -99,7 +107,7 @@ func (s *Store) shutdown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	err := errors.Join(s.FlushAudit(ctx), s.flushUses(ctx))
-	return errors.Join(err, s.db.close())
+	return errors.Join(err, s.queries.close(), s.db.close())
 }
 
 // Ping reports whether the database answers.
