@@ -58,6 +58,8 @@ func runChild(mode, url string) error {
 		next, err := s.NextGeneration(ctx, "node", 0)
 		fmt.Println(admin.Reveal(), key.Reveal(), next)
 		return err
+	case "slots": // until killed
+		return changeSlots(ctx, s)
 	case "revoke":
 		return s.RevokeKey(ctx, KeyID(os.Getenv("IOP_STATE_TEST_KEY")), "the other process")
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"iop/execution"
+	"iop/lease"
 )
 
 func TestProfiles(t *testing.T) {
@@ -162,5 +163,33 @@ func FuzzBaseURL(f *testing.F) {
 		if err != nil || again != url {
 			t.Errorf("%q became %q, and that %q, %v", text, url, again, err)
 		}
+		if err := lease.Target(url).Validate(); err != nil {
+			t.Errorf("%q became %q, which no lease can bear: %v", text, url, err)
+		}
 	})
+}
+
+// What a profile and a slot may say, a lease can bear. Package lease is a neighbour that this one does not import.
+func TestLeaseBearsWhatIsKept(t *testing.T) {
+	for header := HeaderAuthorizationBearer; header <= HeaderAPIKey; header++ {
+		if same, err := lease.ParseHeader(header.String()); err != nil || same.String() != header.String() {
+			t.Errorf("%v: %v, %v", header, same, err)
+		}
+	}
+	for _, text := range []string{"https://B.example.com:443/v1/", "http://[FE80::1]:80/x/v1", "https://h:8443/a/b/", "http://127.0.0.1"} {
+		url, err := canonicalBaseURL(text)
+		if err != nil || lease.Target(url).Validate() != nil {
+			t.Errorf("%q: %q, %v", text, url, err)
+		}
+	}
+	longest := strings.Repeat("x", maxCredential)
+	if _, err := lease.NewSecret([]byte(longest)); err != nil || checkCredential([]byte(longest)) != nil {
+		t.Errorf("the longest credential: %v", err)
+	}
+	for c := range 256 {
+		_, err := lease.NewSecret([]byte{byte(c)})
+		if (err == nil) != (checkCredential([]byte{byte(c)}) == nil) {
+			t.Errorf("byte %#x: %v", c, err)
+		}
+	}
 }

@@ -272,8 +272,8 @@ func TestNoMasterKeyFailsClosed(t *testing.T) {
 	}
 }
 
-// A row that is moved, or put together of two, does not open. Each was seen to open with its part taken out of
-// additionalData (and "another value's" cannot open at all without the key).
+// A row that is moved, or put together of two, does not open. Each move was seen to open with its part, or the separators,
+// taken out of additionalData.
 func TestMovedRowsDoNotOpen(t *testing.T) {
 	for name, move := range map[string]string{
 		"to another slot":                        `UPDATE slots SET name = 'c' WHERE name = 'a'`,
@@ -282,7 +282,7 @@ func TestMovedRowsDoNotOpen(t *testing.T) {
 		"to a later revision":                    `UPDATE slots SET revision = 3, sealed_revision = 3 WHERE name = 'a'`,
 		"to a later revision alone":              `UPDATE slots SET revision = 3 WHERE name = 'a'`,
 		"to an earlier revision":                 `UPDATE slots SET revision = 1, sealed_revision = 1 WHERE name = 'a'`,
-		"names as one":                           `UPDATE slots SET profile = 'bearera', name = 'x' WHERE name = 'a'`,
+		"names as one":                           `UPDATE slots SET profile = 'beare', name = 'ra' WHERE name = 'a'`,
 		"disabled, made to look enabled":         `UPDATE slots SET enabled = 1 WHERE name = 'off'`,
 		"revoked, made to look as if it was not": `UPDATE slots SET revoked = 0 WHERE name = 'dead'`,
 		"cut":                                    `UPDATE slots SET sealed = substr(sealed, 1, 32) WHERE name = 'a'`,
@@ -293,7 +293,7 @@ func TestMovedRowsDoNotOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := openVault(t, "sqlite::memory:")
-			setProfile(t, s, Profile{Name: "bearera", Header: HeaderAPIKey, BaseURLs: []string{"http://x"}})
+			setProfile(t, s, Profile{Name: "beare", Header: HeaderAPIKey, BaseURLs: []string{"http://x"}})
 			for _, slot := range []execution.SlotName{"a", "b", "off", "dead"} {
 				setSlot(t, s, slot, "first")
 				setSlot(t, s, slot, "second")
