@@ -2,7 +2,6 @@ package lease
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +9,8 @@ import (
 	"strconv"
 	"time"
 	"unicode"
+
+	"github.com/go-jose/go-jose/v4/json"
 
 	"iop/execution"
 )

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	josejson "github.com/go-jose/go-jose/v4/json"
 )
 
 // TestRotation: a key is announced before it signs and verifies until its last lease has expired; no lease is refused on
@@ -163,8 +163,8 @@ func replaceMember(t *testing.T, text, name, value string) string {
 	if !ok {
 		t.Fatal(text)
 	}
-	members[name] = json.RawMessage(value)
-	out, err := json.Marshal(members)
+	members[name] = josejson.RawMessage(value)
+	out, err := josejson.Marshal(members)
 	if err != nil {
 		t.Fatal(err)
 	}

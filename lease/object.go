@@ -3,9 +3,9 @@ package lease
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
-	"io"
 	"unicode/utf8"
+
+	"github.com/go-jose/go-jose/v4/json"
 )
 
 // encoding is base64url without padding. Strict: it refuses text whose last character carries bits that decode to
@@ -48,37 +48,15 @@ func decodeHeader(segment []byte) (map[string]json.RawMessage, bool) {
 	return parseObject(text)
 }
 
-// parseObject splits a JSON object into its members. Unlike encoding/json it refuses a name that occurs twice, and
-// names stay as they are written: which of two members counts must not be a matter of the parser.
-func parseObject(text []byte) (map[string]json.RawMessage, bool) {
+// parseObject splits a JSON object into its members. It reads with go-jose's own copy of encoding/json, which refuses a name
+// that occurs twice: which of two members counts must not be a matter of the parser, and what is checked here must be
+// what that library sees.
+func parseObject(text []byte) (members map[string]json.RawMessage, ok bool) {
 	if !utf8.Valid(text) {
 		return nil, false
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	if open, err := d.Token(); err != nil || open != json.Delim('{') {
-		return nil, false
-	}
-	members := make(map[string]json.RawMessage, 20)
-	for d.More() {
-		token, err := d.Token()
-		name, isName := token.(string)
-		if err != nil || !isName {
-			return nil, false
-		}
-		var value json.RawMessage
-		if d.Decode(&value) != nil {
-			return nil, false
-		}
-		if _, twice := members[name]; twice {
-			return nil, false
-		}
-		members[name] = value
-	}
-	if _, err := d.Token(); err != nil { // the closing brace
-		return nil, false
-	}
-	_, err := d.Token()
-	return members, err == io.EOF
+	err := json.Unmarshal(text, &members)
+	return members, err == nil && members != nil
 }
 
 // hasExactly reports whether the object holds these members, with these string values, and leaves the others, whose
