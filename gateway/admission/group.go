@@ -41,14 +41,15 @@ type candidate struct {
 	place      *place
 	service    *service
 	weight     int
-	id         placeID // 0: the route's policy asks for none
-	at         int     // in group.all
-	pool       *pool   // or nil
-	slot       int     // in pool
-	parked     bool    // in place.parked
-	selectable bool    // counted so
-	inService  bool    // counted so
-	counted    int     // the capacity that group.load has of it
+	spec       *route.Target // that selected it; nil for a route without groups
+	id         placeID       // 0: the route's policy asks for none
+	at         int           // in group.all
+	pool       *pool         // or nil
+	slot       int           // in pool
+	parked     bool          // in place.parked
+	selectable bool          // counted so
+	inService  bool          // counted so
+	counted    int           // the capacity that group.load has of it
 }
 
 // pool is an unordered list.

@@ -136,7 +136,7 @@ func (c *Controller) attachLocked(p *place) {
 			continue // offered twice
 		}
 		if r := c.table.Resolve(s.model); r != nil && r.Advertised {
-			c.joinGroupLocked(c.advertisedLocked(r).groups[0], p, s, 1)
+			c.joinGroupLocked(c.advertisedLocked(r).groups[0], p, s, 1, nil)
 		}
 	}
 	for g, m := range c.matchesLocked(p) {
@@ -144,7 +144,7 @@ func (c *Controller) attachLocked(p *place) {
 		if m.ref.target != nil {
 			weight = max(m.ref.target.Weight, 1)
 		}
-		c.joinGroupLocked(g, p, m.service, weight)
+		c.joinGroupLocked(g, p, m.service, weight, m.ref.target)
 	}
 	for _, s := range p.seats {
 		slices.SortFunc(s.candidates, func(x, y *candidate) int { return x.group.index - y.group.index })
@@ -187,8 +187,8 @@ func (c *Controller) advertisedLocked(r *route.Route) *line {
 	return l
 }
 
-func (c *Controller) joinGroupLocked(g *group, p *place, s *service, weight int) {
-	x := &candidate{group: g, place: p, service: s, weight: weight}
+func (c *Controller) joinGroupLocked(g *group, p *place, s *service, weight int, spec *route.Target) {
+	x := &candidate{group: g, place: p, service: s, weight: weight, spec: spec}
 	g.join(x)
 	s.candidates = append(s.candidates, x)
 	at := p.seatOf[g.line]

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"iop/gateway/route"
 )
 
 // Reason says why a target was chosen, for logs and operators.
@@ -41,6 +43,8 @@ type Ticket struct {
 	Model  string // what the provider calls it
 	Reason Reason
 	Line   uint64 // the place in line, for another Acquire of the same request
+	// Spec is the target of the route's file that selected Target; nil for a route without groups. It is not to be changed.
+	Spec *route.Target
 
 	ctl     *Controller
 	engine  *engine
@@ -153,7 +157,7 @@ func (c *Controller) takeLocked(x *candidate, req *Request, why Reason, now time
 	c.inFlight++
 	why.InFlight, why.Capacity, why.Group = p.engine.inFlight, p.capacity, x.group.index
 	t := &Ticket{
-		Target: p.target, Model: s.model, Reason: why, Line: req.Line,
+		Target: p.target, Model: s.model, Reason: why, Line: req.Line, Spec: x.spec,
 		ctl: c, engine: p.engine, service: s, fleet: x.group.line.fleet,
 	}
 	if s.breaker.state != breakerClosed {

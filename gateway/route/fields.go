@@ -2,6 +2,9 @@ package route
 
 import (
 	"go.yaml.in/yaml/v3"
+
+	"iop/execution"
+	"iop/lease"
 )
 
 // table reads the file's root.
@@ -119,7 +122,7 @@ func (r *reader) route(n *yaml.Node, path string, base Route) *Route {
 				to.Groups = []Group{{Targets: r.targets(n, path)}}
 			}
 		}},
-	}, append(r.settings(to), r.slots()...)...))
+	}, append(r.settings(to), r.misplaced()...)...))
 	if !named {
 		r.fault(n, path, "the route has no model, the name that clients use")
 	}
@@ -181,7 +184,10 @@ func (r *reader) targets(n *yaml.Node, path string) (targets []Target) {
 			{name: "provider", read: func(n *yaml.Node, path string) { to.Provider = r.glob(n, path) }},
 			{name: "model", read: func(n *yaml.Node, path string) { to.Model, _ = r.modelName(n, path) }},
 			{name: "weight", read: func(n *yaml.Node, path string) { to.Weight = r.integer(n, path, 1, maxWeight) }},
-		}, r.slots()...))
+		}, r.credential(&to)...))
+		if to.Slot == "" && (to.Profile != "" || to.BaseURL != "") {
+			r.fault(n, element(path, i), "profile and base_url say how a slot's credential is used; the target has no slot")
+		}
 		targets = append(targets, to)
 	}
 	return targets
@@ -203,11 +209,64 @@ func (r *reader) labels(n *yaml.Node, path string) map[string]string {
 	return labels
 }
 
-// slots refuses what would put a credential of the Edge's on a request: only an Edge in managed mode issues leases of
-// them.
-func (r *reader) slots() []field {
-	refuse := func(n *yaml.Node, path string) {
-		r.fault(n, path, "a credential slot needs managed mode; in token mode no leases are issued, and a provider's key is given to its Node (key-file)")
+// noSlots is what a token mode Edge says of whatever would put a credential of its own on a request: only one in managed
+// mode issues leases of them.
+const noSlots = "a credential slot needs managed mode; in token mode no leases are issued, and a provider's key is given to its Node (key-file)"
+
+// credential are the fields of a target that say whose credential its provider is called with.
+func (r *reader) credential(to *Target) []field {
+	fields := []field{
+		{name: "slot", read: func(n *yaml.Node, path string) { to.Slot = named[execution.SlotName](r, n, path) }},
+		{name: "profile", read: func(n *yaml.Node, path string) { to.Profile = named[execution.ProfileName](r, n, path) }},
+		{name: "base_url", read: func(n *yaml.Node, path string) { to.BaseURL = r.address(n, path) }},
 	}
-	return []field{{name: "slot", read: refuse, hidden: true}, {name: "profile", read: refuse, hidden: true}}
+	if r.managed {
+		return fields
+	}
+	return r.refused(fields, noSlots)
+}
+
+// misplaced refuses a target's fields where a route's stand.
+func (r *reader) misplaced() []field {
+	fault := noSlots
+	if r.managed {
+		fault = "this belongs to a target, for example targets: [{slot: NAME}]"
+	}
+	return r.refused([]field{{name: "slot"}, {name: "profile"}, {name: "base_url"}}, fault)
+}
+
+// refused makes fields known only to be refused.
+func (r *reader) refused(fields []field, fault string) []field {
+	for i := range fields {
+		fields[i].hidden = true
+		fields[i].read = func(n *yaml.Node, path string) { r.fault(n, path, "%s", fault) }
+	}
+	return fields
+}
+
+// named reads the name of a slot or a profile.
+func named[T interface {
+	~string
+	Validate() error
+}](r *reader, n *yaml.Node, path string) T {
+	text, ok := r.text(n, path)
+	if ok {
+		if err := T(text).Validate(); err != nil {
+			r.fault(n, path, "%v", err)
+		}
+	}
+	return T(text)
+}
+
+// address reads the base URL of a provider.
+func (r *reader) address(n *yaml.Node, path string) lease.Target {
+	text, ok := r.text(n, path)
+	if !ok {
+		return ""
+	}
+	target, err := lease.ParseTarget(text)
+	if err != nil {
+		r.fault(n, path, "%v", err)
+	}
+	return target
 }

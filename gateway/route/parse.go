@@ -24,14 +24,21 @@ const MaxFileSize = 1 << 20
 // defaults that are JSON schemas.
 const maxNesting = 32
 
+// Option says something of the Edge that a file is for.
+type Option func(*reader)
+
+// Managed says whether the Edge is in managed mode, where targets may name credential slots. Without it, or with false,
+// a file that names one is at fault: no request is ever sent without the credential that its route asks for.
+func Managed(on bool) Option { return func(r *reader) { r.managed = on } }
+
 // Load reads a file and makes a Table of it. The error is a *ConfigError where the content is at fault, else of the
 // file system.
-func Load(path string) (*Table, error) {
+func Load(path string, options ...Option) (*Table, error) {
 	data, _, err := read(path)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(path, data)
+	return Parse(path, data, options...)
 }
 
 // read returns the content of a file, and what it was like when it was opened. A file that is too large is returned
@@ -58,8 +65,11 @@ func read(path string) ([]byte, os.FileInfo, error) {
 
 // Parse makes a Table of an iop.yaml's content; file is its name in errors. An empty one, or one of comments alone, is
 // that of an Edge without routes. Any error is a *ConfigError with all faults that were found.
-func Parse(file string, data []byte) (*Table, error) {
+func Parse(file string, data []byte, options ...Option) (*Table, error) {
 	r := &reader{faults: faultList{file: file}}
+	for _, option := range options {
+		option(r)
+	}
 	t := Advertised()
 	if root := r.document(data); root != nil {
 		t = r.table(root)

@@ -411,3 +411,50 @@ func TestDocumentedExamples(t *testing.T) {
 		}
 	}
 }
+
+func TestSlotsInManagedMode(t *testing.T) {
+	table, err := Parse("iop.yaml", []byte(`
+routes:
+- model: a
+  targets:
+  - {slot: openai, profile: eu, base_url: "HTTPS://API.example.com:443/v1/"}
+  - {slot: other}
+  - {node: n}
+`), Managed(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := table.Resolve("a").Groups[0].Targets
+	if got := targets[0]; got.Slot != "openai" || got.Profile != "eu" || got.BaseURL != "https://api.example.com" {
+		t.Errorf("the first target is %+v", got)
+	}
+	if got := targets[1]; got.Slot != "other" || got.Profile != "" || got.BaseURL != "" {
+		t.Errorf("the second target is %+v", got)
+	}
+	if targets[2].Slot != "" {
+		t.Errorf("the third target is %+v", targets[2])
+	}
+	for file, want := range map[string]string{
+		"routes: [{model: a, slot: x}]":                                        "routes[0].slot: this belongs to a target",
+		"routes: [{model: a, targets: [{slot: 'a b'}]}]":                       "routes[0].targets[0].slot: a slot name may hold",
+		"routes: [{model: a, targets: [{slot: }]}]":                            "routes[0].targets[0].slot: there is no value",
+		"routes: [{model: a, targets: [{profile: p}]}]":                        "routes[0].targets[0]: profile and base_url say how",
+		"routes: [{model: a, targets: [{slot: s, base_url: 'ftp://x'}]}]":      "routes[0].targets[0].base_url: a target must be http(s)",
+		"routes: [{model: a, targets: [{slot: s, base_url: 'http://u:p@x'}]}]": "routes[0].targets[0].base_url: a target must be http(s)",
+		"routes: [{model: a, targets: [{slot: s, profile: ''}]}]":              "routes[0].targets[0].profile: a profile name must have",
+		"routes: [{model: a, targets: [{slot: s, slott: t}]}]":                 "did you mean slot",
+		"defaults: {slot: x}":                                                  "defaults.slot: there is no such field",
+	} {
+		_, err := Parse("iop.yaml", []byte(file), Managed(true))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\ngot  %v\nwant %s", file, err, want)
+		}
+	}
+	for _, file := range []string{
+		"routes: [{model: a, targets: [{slot: s}]}]", "routes: [{model: a, targets: [{base_url: 'http://x'}]}]",
+	} {
+		if _, err := Parse("iop.yaml", []byte(file), Managed(false)); err == nil || !strings.Contains(err.Error(), "needs managed mode") {
+			t.Errorf("%s in token mode: %v", file, err)
+		}
+	}
+}

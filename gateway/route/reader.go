@@ -19,6 +19,8 @@ import (
 type reader struct {
 	faults faultList
 	names  map[string]*yaml.Node // of routes and their aliases, and where they stand
+	// managed: targets may name slots.
+	managed bool
 }
 
 func (r *reader) fault(n *yaml.Node, path, format string, args ...any) {

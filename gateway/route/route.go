@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/lease"
 	"iop/openai"
 	"iop/state"
 )
@@ -87,6 +88,11 @@ type Target struct {
 	Provider string            // glob of the provider's id; empty: any
 	Model    string            // the name that the provider knows; never empty
 	Weight   int               // at least 1
+
+	// What a lease is made of, in managed mode. Without a Slot the run has none.
+	Slot    execution.SlotName    // whose credential the provider is called with
+	Profile execution.ProfileName // empty: the slot's own
+	BaseURL lease.Target          // which of the profile's addresses the provider has; empty: the only one
 }
 
 // Matches reports whether a provider of a Node is selected. Whether it serves the model is another question.

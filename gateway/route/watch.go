@@ -11,6 +11,7 @@ import (
 type Watcher struct {
 	// Static.
 	path    string
+	options []Option
 	apply   func(*Table)
 	refused func(error)
 	done    chan struct{} // closed by the goroutine when it ends, or by Watch where there is none
@@ -47,8 +48,8 @@ const fresh = 2 * time.Second
 // moment, and half a list of routes is a right one. Where the content is at fault or the file is not there, the Table in
 // force stays, and refused is told once for each fault that follows a right file or another fault. Both functions
 // run on one goroutine at a time.
-func Watch(ctx context.Context, path string, every time.Duration, apply func(*Table), refused func(error)) (*Watcher, error) {
-	w := &Watcher{path: path, apply: apply, refused: refused, done: make(chan struct{}), status: Status{Path: path}}
+func Watch(ctx context.Context, path string, every time.Duration, apply func(*Table), refused func(error), options ...Option) (*Watcher, error) {
+	w := &Watcher{path: path, options: options, apply: apply, refused: refused, done: make(chan struct{}), status: Status{Path: path}}
 	if err := w.Reload(); err != nil {
 		return nil, err
 	}
@@ -150,7 +151,7 @@ func (w *Watcher) take(f finding) error {
 	w.taken, w.pending = f.key, ""
 	table, err := (*Table)(nil), f.err
 	if err == nil {
-		table, err = Parse(w.path, f.data)
+		table, err = Parse(w.path, f.data, w.options...)
 	}
 	if err != nil {
 		w.refuse(err.Error())
