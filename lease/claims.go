@@ -87,11 +87,11 @@ type Claims struct {
 	Header    Header             // hdr
 }
 
-// Limits of claims, and why: an identity is a SPIFFE ID, whose parts are names; a principal is an owner's name, a route
-// is a model's; numbers stay exact in every JSON reader.
+// Limits of claims in bytes, and why: an identity is a SPIFFE ID, whose parts are names; a principal is an owner's name, of
+// 128 characters in any script, a route is a model's. Numbers stay exact in every JSON reader.
 const (
 	maxIdentityLength = 512
-	maxTextLength     = 256
+	maxTextLength     = 512
 	maxNumber         = 1 << 53
 )
 

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// DefaultReplayBound is how many leases one generation remembers at least: 512 a second for as long as each is kept,
-// and 4 MiB.
+// DefaultReplayBound is how many leases one generation remembers: 800 a second, each for as long as it is kept, in a few MiB.
 const DefaultReplayBound = 65536
 
 // The memory is a ring of buckets. Each takes in what comes during bucketSpan and is dropped whole when the
