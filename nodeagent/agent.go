@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/identity"
 	"iop/tunnel"
 )
 
@@ -34,6 +35,12 @@ type Config struct {
 
 	// JoinToken returns the join token; it is asked at each dial, so that a file may change. Or nil.
 	JoinToken func() (string, error)
+	// Identity selects managed mode, or is nil: the Node shows this certificate instead of a join token, follows its
+	// changes, and opens leases. It must be a Node's, JoinToken and TLS must be nil, Edge wss, and Name the identity's or
+	// empty. The caller closes it after Run has returned.
+	Identity identity.Source
+	// EdgeID is the one Edge that is spoken to; required with Identity.
+	EdgeID identity.ID
 	// Providers are what the Node offers. If empty, the Node looks for local engines, and keeps looking.
 	Providers []ProviderSpec
 	Labels    map[string]string
@@ -57,11 +64,13 @@ type Agent struct {
 	refresh    func()                  // tells the Edge that describe's answer changed; returns at once
 	stop       context.CancelCauseFunc // ends everything
 	stopping   context.Context
+	leases     LeaseCounters
 
 	// providers is replaced as a whole under mu, read without.
 	providers atomic.Pointer[map[execution.ProviderID]*provider]
 	mu        sync.Mutex
 	probes    sync.WaitGroup
+	watchers  sync.WaitGroup // of identities; none begins once the supervisor has ended
 }
 
 // errClosed is the cause of an Agent that Close ended.
@@ -73,12 +82,18 @@ func New(cfg Config) (*Agent, error) {
 	if a.log == nil {
 		a.log = slog.Default()
 	}
-	if err := cfg.Name.Validate(); err != nil {
+	if err := a.cfg.checkMode(); err != nil {
+		return nil, err
+	}
+	if err := a.cfg.Name.Validate(); err != nil {
 		return nil, err
 	}
 	edge, err := edgeURL(cfg.Edge)
 	if err != nil {
 		return nil, err
+	}
+	if a.managed() && !strings.HasPrefix(edge, "wss:") {
+		return nil, errors.New("managed mode: the Edge's URL must begin with wss://")
 	}
 	if cfg.DrainTimeout == 0 {
 		a.cfg.DrainTimeout = defaultDrainTimeout
@@ -93,9 +108,9 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.providers.Store(&providers)
 	a.stopping, a.stop = context.WithCancelCause(context.Background())
-	a.supervisor, err = tunnel.NewSupervisor(tunnel.SupervisorConfig{
+	sc := tunnel.SupervisorConfig{
 		URL:      edge,
-		Node:     cfg.Name,
+		Node:     a.cfg.Name,
 		Handler:  a,
 		Describe: a.describe,
 		Token:    cfg.JoinToken,
@@ -103,8 +118,11 @@ func New(cfg Config) (*Agent, error) {
 		Logger:   a.log,
 		Metrics:  cfg.Metrics,
 		OnStatus: a.onStatus,
-	})
-	if err != nil {
+	}
+	if a.managed() {
+		sc.TLS, sc.Keeper = identity.ClientConfig(cfg.Identity, cfg.EdgeID), a.newKeeper
+	}
+	if a.supervisor, err = tunnel.NewSupervisor(sc); err != nil {
 		return nil, err
 	}
 	a.refresh = a.supervisor.Refresh
@@ -114,7 +132,7 @@ func New(cfg Config) (*Agent, error) {
 func makeProviders(specs []ProviderSpec) (map[execution.ProviderID]*provider, error) {
 	providers := make(map[execution.ProviderID]*provider, len(specs))
 	for _, spec := range specs {
-		p, err := newProvider(spec, nil)
+		p, err := newProvider(spec)
 		if err != nil {
 			return nil, err
 		}
@@ -155,11 +173,16 @@ func edgeURL(s string) (string, error) {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.closeIdle()
 	defer a.probes.Wait()
+	defer a.watchers.Wait()
 	defer a.stop(nil) // before the wait: probes end with it
 
 	a.startProbes(ctx)
 	if ctx.Err() != nil {
 		return nil
+	}
+	if a.managed() {
+		shown := a.cfg.Identity.Status().Serial // before the first dial
+		a.watchers.Go(func() { a.followIdentity(a.stopping, shown) })
 	}
 	result := make(chan error, 1)
 	go func() { result <- a.supervisor.Run(a.stopping) }()

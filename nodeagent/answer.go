@@ -37,6 +37,8 @@ func (e *exchange) passAnswer(buf []byte) execution.Terminal {
 		return e.failed(execution.CodeProviderError, "the provider answered 200 with an empty body")
 	case e.key != nil && (status == http.StatusUnauthorized || status == http.StatusForbidden):
 		return e.passRefusal(status)
+	case e.loan != nil && encoded(e.resp.Header):
+		return e.failed(execution.CodeProviderError, "the provider compressed its answer unasked: the credential could not be found in it")
 	}
 	if kind := e.streamKind(buf[:n]); kind != openai.StreamNone {
 		return e.passStream(kind, buf, n, err)

@@ -78,18 +78,18 @@ func (a answer) into(v any) bool {
 	return a.status == http.StatusOK && len(a.body) > 0 && json.Unmarshal(a.body, v) == nil
 }
 
-// identity is what a provider turned out to be.
-type identity struct {
+// nature is what a provider turned out to be.
+type nature struct {
 	engine   Engine
 	capacity int // as it told; 0 if it did not
 }
 
 // identify asks the provider what it is, likely first. An error means that it gave no answer at all. A server that
 // answers but is none that the Node knows is OpenAIEngine.
-func (p *provider) identify(ctx context.Context, likely Engine) (identity, error) {
+func (p *provider) identify(ctx context.Context, likely Engine) (nature, error) {
 	questions := []struct {
 		engine Engine
-		ask    func(context.Context) (identity, bool, error)
+		ask    func(context.Context) (nature, bool, error)
 	}{
 		{LlamaCPPEngine, p.askLlamaCPP},
 		{SGLangEngine, p.askSGLang},
@@ -98,7 +98,7 @@ func (p *provider) identify(ctx context.Context, likely Engine) (identity, error
 		{VLLMEngine, p.askVLLM},
 	}
 	if p.isAnthropicHost() {
-		return identity{engine: AnthropicEngine}, nil
+		return nature{engine: AnthropicEngine}, nil
 	}
 	for i, q := range questions {
 		if q.engine == likely {
@@ -108,7 +108,7 @@ func (p *provider) identify(ctx context.Context, likely Engine) (identity, error
 	for _, q := range questions {
 		id, ok, err := q.ask(ctx)
 		if err != nil {
-			return identity{}, err
+			return nature{}, err
 		}
 		if ok {
 			return id, nil
@@ -116,31 +116,31 @@ func (p *provider) identify(ctx context.Context, likely Engine) (identity, error
 	}
 	a, err := p.ask(ctx, pathModels)
 	if err != nil {
-		return identity{}, err
+		return nature{}, err
 	}
 	if isAnthropicList(a) {
-		return identity{engine: AnthropicEngine}, nil
+		return nature{engine: AnthropicEngine}, nil
 	}
-	return identity{engine: OpenAIEngine}, nil
+	return nature{engine: OpenAIEngine}, nil
 }
 
-func (p *provider) askOllama(ctx context.Context) (identity, bool, error) {
+func (p *provider) askOllama(ctx context.Context) (nature, bool, error) {
 	a, err := p.ask(ctx, pathOllamaVersion)
 	var v struct{ Version string }
-	return identity{engine: OllamaEngine}, a.into(&v) && v.Version != "", err
+	return nature{engine: OllamaEngine}, a.into(&v) && v.Version != "", err
 }
 
-func (p *provider) askLlamaCPP(ctx context.Context) (identity, bool, error) {
+func (p *provider) askLlamaCPP(ctx context.Context) (nature, bool, error) {
 	a, err := p.ask(ctx, pathLlamaProps)
 	var v struct {
 		TotalSlots int             `json:"total_slots"`
 		Settings   json.RawMessage `json:"default_generation_settings"`
 	}
 	ok := a.into(&v) && (v.TotalSlots > 0 || v.Settings != nil)
-	return identity{LlamaCPPEngine, v.TotalSlots}, ok, err
+	return nature{LlamaCPPEngine, v.TotalSlots}, ok, err
 }
 
-func (p *provider) askSGLang(ctx context.Context) (identity, bool, error) {
+func (p *provider) askSGLang(ctx context.Context) (nature, bool, error) {
 	a, err := p.ask(ctx, pathSGLangInfo)
 	var v struct {
 		Model      string          `json:"model_path"`
@@ -148,28 +148,28 @@ func (p *provider) askSGLang(ctx context.Context) (identity, bool, error) {
 		States     json.RawMessage `json:"internal_states"`
 	}
 	ok := a.into(&v) && (v.Model != "" || v.States != nil)
-	return identity{SGLangEngine, v.MaxRunning}, ok, err
+	return nature{SGLangEngine, v.MaxRunning}, ok, err
 }
 
-func (p *provider) askLMStudio(ctx context.Context) (identity, bool, error) {
+func (p *provider) askLMStudio(ctx context.Context) (nature, bool, error) {
 	a, err := p.ask(ctx, pathLMStudioModels)
 	var v struct {
 		Object string          `json:"object"`
 		Data   json.RawMessage `json:"data"`
 	}
-	return identity{engine: LMStudioEngine}, a.into(&v) && v.Object == "list" && len(v.Data) > 0 && v.Data[0] == '[', err
+	return nature{engine: LMStudioEngine}, a.into(&v) && v.Object == "list" && len(v.Data) > 0 && v.Data[0] == '[', err
 }
 
 // maxNumSeqs finds vLLM's limit in its development-mode server info, which is JSON or the text of a Python object.
 var maxNumSeqs = regexp.MustCompile(`max_num_seqs["']?\s*[:=]\s*(\d{1,6})\b`)
 
-func (p *provider) askVLLM(ctx context.Context) (identity, bool, error) {
+func (p *provider) askVLLM(ctx context.Context) (nature, bool, error) {
 	a, err := p.ask(ctx, pathVLLMVersion)
 	var v struct{ Version string }
 	if err != nil || !a.into(&v) || v.Version == "" {
-		return identity{}, false, err
+		return nature{}, false, err
 	}
-	id := identity{engine: VLLMEngine}
+	id := nature{engine: VLLMEngine}
 	info, err := p.ask(ctx, pathVLLMServerInfo)
 	if err == nil && info.status == http.StatusOK {
 		if m := maxNumSeqs.FindSubmatch(info.body); m != nil {

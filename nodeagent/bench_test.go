@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"iop/execution"
+	"iop/tunnel"
 	"iop/tunnel/wire"
 )
 
@@ -24,10 +26,14 @@ type nullRun struct {
 	out  int
 }
 
-func (r *nullRun) Open() *wire.Open             { return r.open }
-func (r *nullRun) Body() ([]byte, bool)         { return r.body, true }
-func (r *nullRun) Read([]byte) (int, error)     { return 0, io.EOF }
-func (r *nullRun) Phase(execution.Phase)        {}
+func (r *nullRun) Open() *wire.Open         { return r.open }
+func (r *nullRun) Body() ([]byte, bool)     { return r.body, true }
+func (r *nullRun) Read([]byte) (int, error) { return 0, io.EOF }
+func (r *nullRun) Phase(execution.Phase)    {}
+func (r *nullRun) Keeper() tunnel.Keeper    { return nil }
+func (r *nullRun) Lease(context.Context) ([]byte, error) {
+	return nil, errors.New("no lease")
+}
 func (r *nullRun) Head(*wire.Head) error        { return nil }
 func (r *nullRun) End(t execution.Terminal)     { r.end = t }
 func (r *nullRun) Write(p []byte, _ bool) error { r.out += len(p); return nil }

@@ -44,6 +44,8 @@ type dialer struct {
 	address string // host:port, the only one that is ever dialed
 	net     net.Dialer
 	tls     *tls.Config // nil for http
+	// leased: credentials of others travel here. A public name must not lead into a private network then.
+	leased bool
 }
 
 func newDialer(base *url.URL, roots *tls.Config) *dialer {
@@ -96,7 +98,35 @@ func (d *dialer) control(_ context.Context, _, address string, _ syscall.RawConn
 	if err != nil {
 		return fmt.Errorf("connect to an unreadable address: %w", err)
 	}
+	if d.leased {
+		if err := checkPublic(d.host, ap.Addr()); err != nil {
+			return err
+		}
+	}
 	return checkAddress(d.host, ap.Addr())
+}
+
+// sharedAddresses are those of carriers' own networks (RFC 6598), which netip does not count as private.
+var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
+
+// checkPublic reports whether host may be at addr for a provider that is sent leased credentials: whoever can bend a
+// public name could otherwise have them delivered to a machine of the Node's network.
+func checkPublic(host string, addr netip.Addr) error {
+	addr = addr.Unmap().WithZone("")
+	if declaredLocal(host) || !addr.IsPrivate() && !sharedAddresses.Contains(addr) {
+		return nil
+	}
+	return fmt.Errorf("the provider's public name resolves to %s, a private address; write a local name or the address itself if it is meant", addr)
+}
+
+// declaredLocal reports whether the operator has written a host that can only be in this machine's own network.
+func declaredLocal(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return isLocalName(host)
+	}
+	addr = addr.Unmap().WithZone("")
+	return addr.IsLoopback() || addr.IsPrivate() || addr.IsLinkLocalUnicast() || sharedAddresses.Contains(addr)
 }
 
 // metadataAddresses are those of cloud metadata services outside the link-local ranges.
@@ -150,8 +180,7 @@ func isLocalName(host string) bool {
 }
 
 // newTransport returns the transport of one provider: HTTP/1.1, its own pool, no proxy, no compression.
-func newTransport(base *url.URL, roots *tls.Config) *http.Transport {
-	d := newDialer(base, roots)
+func newTransport(d *dialer) *http.Transport {
 	return &http.Transport{
 		Proxy:                  nil,
 		DialContext:            d.dial,
@@ -167,8 +196,8 @@ func newTransport(base *url.URL, roots *tls.Config) *http.Transport {
 }
 
 // newOneShot returns a transport that opens a connection for each request.
-func newOneShot(base *url.URL, roots *tls.Config) *http.Transport {
-	t := newTransport(base, roots)
+func newOneShot(d *dialer) *http.Transport {
+	t := newTransport(d)
 	t.DisableKeepAlives = true
 	return t
 }

@@ -113,7 +113,7 @@ func lookAt(ctx context.Context, pt port) *provider {
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
 	address := net.JoinHostPort("127.0.0.1", pt.number)
-	p, err := newProvider(ProviderSpec{ID: "unnamed", URL: "http://" + address}, nil)
+	p, err := newProvider(ProviderSpec{ID: "unnamed", URL: "http://" + address})
 	if err != nil {
 		return nil
 	}

@@ -122,7 +122,7 @@ func TestDialerIsPinned(t *testing.T) {
 }
 
 func TestNoProxyFromEnvironment(t *testing.T) {
-	if tr := newTransport(&url.URL{Scheme: "http", Host: "h"}, nil); tr.Proxy != nil || !tr.DisableCompression {
+	if tr := newTransport(newDialer(&url.URL{Scheme: "http", Host: "h"}, nil)); tr.Proxy != nil || !tr.DisableCompression {
 		t.Error("the transport has a proxy or asks for compression")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -84,6 +85,10 @@ func (r *fakeRun) Read(p []byte) (int, error) {
 	}
 	return r.feed.Read(p)
 }
+
+func (r *fakeRun) Keeper() tunnel.Keeper { return nil }
+
+func (r *fakeRun) Lease(context.Context) ([]byte, error) { return nil, errors.New("no lease") }
 
 func (r *fakeRun) Phase(p execution.Phase) {
 	r.mu.Lock()

@@ -134,7 +134,7 @@ func TestLoadedFollowsTheEngine(t *testing.T) {
 	p.mu.Lock()
 	p.setEngineLocked(VLLMEngine, 0)
 	p.mu.Unlock()
-	said := learned{id: identity{engine: VLLMEngine}, list: modelList{loaded: loadedModels{all: true}}}
+	said := learned{id: nature{engine: VLLMEngine}, list: modelList{loaded: loadedModels{all: true}}}
 	if l, ok := b.weigh(context.Background(), said); !ok || !l.all {
 		t.Errorf("%+v, %t", l, ok)
 	}

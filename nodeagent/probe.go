@@ -88,6 +88,10 @@ func (b *prober) look(parent context.Context) {
 	if err == nil {
 		list, err = b.p.askModels(ctx)
 	}
+	if b.p.leased() && errors.Is(err, errNoList) {
+		// It lives, and refuses who has no key. What it offers is written in its specification.
+		list, err = modelList{loaded: loadedModels{all: true}}, nil
+	}
 	if parent.Err() != nil {
 		return // the Node is stopping: nothing was learned
 	}
@@ -100,7 +104,7 @@ func (b *prober) look(parent context.Context) {
 
 // learned is what the answers of a look said.
 type learned struct {
-	id   identity
+	id   nature
 	list modelList
 	err  error // why it is not known
 }
@@ -134,12 +138,12 @@ func (b *prober) refreshKey() {
 }
 
 // identify asks what the provider is, where that is not known or may have changed.
-func (b *prober) identify(ctx context.Context) (identity, error) {
+func (b *prober) identify(ctx context.Context) (nature, error) {
 	engine := b.p.engine()
 	if !b.identified.IsZero() && time.Since(b.identified) < askAgain {
-		return identity{}, nil
+		return nature{}, nil
 	}
-	var id identity
+	var id nature
 	var err error
 	if b.p.spec.Engine == "" {
 		id, err = b.p.identify(ctx, engine)
@@ -147,14 +151,14 @@ func (b *prober) identify(ctx context.Context) (identity, error) {
 		id, err = b.p.askCapacity(ctx)
 	}
 	if err != nil {
-		return identity{}, err
+		return nature{}, err
 	}
 	b.identified = time.Now()
 	return id, nil
 }
 
 // askCapacity asks a provider of a given kind how much it can do.
-func (p *provider) askCapacity(ctx context.Context) (id identity, err error) {
+func (p *provider) askCapacity(ctx context.Context) (id nature, err error) {
 	if p.spec.Capacity == 0 {
 		switch p.spec.Engine {
 		case LlamaCPPEngine:

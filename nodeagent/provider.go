@@ -1,7 +1,6 @@
 package nodeagent
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/lease"
 	"iop/openai"
 	"iop/tunnel"
 	"iop/tunnel/wire"
@@ -25,7 +25,9 @@ type provider struct {
 	// oneShot has no pool: a request whose body can't be sent twice must not meet a connection that was just closed.
 	oneShot   http.RoundTripper
 	closeIdle func()
-	targets   []*target // by openai.OpID; nil where there is no such operation
+	// lease is the address as leases name it; set where the provider has slots.
+	lease   lease.Target
+	targets []*target // by openai.OpID; nil where there is no such operation
 
 	// Places: how many runs may be and are under way.
 	capacity atomic.Int64
@@ -63,7 +65,7 @@ type target struct {
 	request *http.Request
 }
 
-func newProvider(spec ProviderSpec, roots *tls.Config) (*provider, error) {
+func newProvider(spec ProviderSpec) (*provider, error) {
 	if err := spec.validate(); err != nil {
 		return nil, fmt.Errorf("provider %q: %w", spec.ID, err)
 	}
@@ -71,14 +73,23 @@ func newProvider(spec ProviderSpec, roots *tls.Config) (*provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provider %q: %w", spec.ID, err)
 	}
-	transport := newTransport(base, roots)
+	roots, err := readRoots(spec.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("provider %q: %w", spec.ID, err)
+	}
+	dialer := newDialer(base, roots)
+	dialer.leased = len(spec.Slots) > 0
+	transport := newTransport(dialer)
 	p := &provider{
 		spec:      spec,
 		base:      base,
 		transport: transport,
-		oneShot:   newOneShot(base, roots),
+		oneShot:   newOneShot(dialer),
 		closeIdle: transport.CloseIdleConnections,
 		wake:      make(chan struct{}, 1),
+	}
+	if err := p.prepareSlots(); err != nil {
+		return nil, fmt.Errorf("provider %q: %w", spec.ID, err)
 	}
 	if spec.KeyFile != "" {
 		key, err := readKeyFile(spec.KeyFile)
@@ -90,9 +101,9 @@ func newProvider(spec ProviderSpec, roots *tls.Config) (*provider, error) {
 	p.makeTargets()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state = providerState{engine: spec.Engine, health: wire.Health_HEALTH_UNSPECIFIED}
+	p.state = providerState{engine: p.spec.Engine, health: wire.Health_HEALTH_UNSPECIFIED}
 	p.setModelsLocked(nil, false)
-	p.setEngineLocked(spec.Engine, 0)
+	p.setEngineLocked(p.spec.Engine, 0)
 	return p, nil
 }
 

@@ -1,59 +1,214 @@
 package nodeagent
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strings"
+)
 
-// scrubber masks a provider's key where the provider echoes it in an answer. It writes as many asterisks as the key has
-// bytes, so that lengths and event borders stay. A piece of a key at the end of a chunk waits for the next chunk.
-type scrubber struct {
-	needles [][]byte
-	held    []byte // the end of what was pushed, while it may be the beginning of a key
-	buf     []byte
+// needleSet is what is looked for in a provider's answer: a credential, and the forms in which one that is echoed may
+// come. Every byte of every needle is visible ASCII, so no needle reaches over the end of an event.
+type needleSet struct {
+	all     [][]byte // the credential itself first
+	longest int
+	in      [256]bool // the bytes that occur in a needle
+	blank   byte      // what hides a hit; in no needle, so that hiding one never makes another
 }
 
-// push returns what may go on of what has arrived: p itself or a buffer that is valid until the next call.
+// minEncoded is the length from which an encoded form is looked for. A shorter one stands in any text by chance.
+const minEncoded = 8
+
+func newNeedleSet(credential []byte) *needleSet {
+	n := &needleSet{blank: '*'}
+	n.add(credential)
+	for _, form := range encodedForms(credential) {
+		if len(form) >= minEncoded {
+			n.add(form)
+		}
+	}
+	if n.in['*'] {
+		n.blank = ' '
+	}
+	return n
+}
+
+func (n *needleSet) add(needle []byte) {
+	if slices.ContainsFunc(n.all, func(known []byte) bool { return bytes.Equal(known, needle) }) {
+		return
+	}
+	n.all = append(n.all, needle)
+	n.longest = max(n.longest, len(needle))
+	for _, c := range needle {
+		n.in[c] = true
+	}
+}
+
+// encodedForms are the credential in base64, as a part of a URL and as a part of a JSON string. Forms that are equal
+// to each other come more than once.
+func encodedForms(credential []byte) [][]byte {
+	var forms [][]byte
+	for before := range 3 {
+		forms = append(forms, base64Core(base64.RawStdEncoding, credential, before), base64Core(base64.RawURLEncoding, credential, before))
+	}
+	plain := string(credential)
+	component := strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*").Replace(url.QueryEscape(plain))
+	for _, escaped := range []string{url.QueryEscape(plain), url.PathEscape(plain), component} {
+		forms = append(forms, []byte(escaped), lowerEscapes(escaped))
+	}
+	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(plain)
+	html, _ := json.Marshal(plain) // a string always can be
+	for _, s := range []string{quoted, string(html[1 : len(html)-1])} {
+		forms = append(forms, []byte(s), []byte(strings.ReplaceAll(s, "/", `\/`)))
+	}
+	return forms
+}
+
+// base64Core is what is the same in every base64 text in which the credential begins after before bytes, modulo 3:
+// the digits at both ends also depend on what stands beside it.
+func base64Core(encoding *base64.Encoding, credential []byte, before int) []byte {
+	padded := append(make([]byte, before, before+len(credential)), credential...)
+	digits := encoding.AppendEncode(nil, padded)
+	clear(padded)
+	first := []int{0, 2, 3}[before]
+	last := (before + len(credential)) * 8 / 6
+	return digits[min(first, last):last]
+}
+
+// lowerEscapes writes the escapes of a URL in lower case: both are right.
+func lowerEscapes(s string) []byte {
+	b := []byte(s)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			copy(b[i+1:], bytes.ToLower(b[i+1:i+3]))
+		}
+	}
+	return b
+}
+
+// wipe overwrites the needles. The set is of no use after it.
+func (n *needleSet) wipe() {
+	for _, needle := range n.all {
+		clear(needle)
+	}
+	n.all = nil
+}
+
+// overlap returns the length of the longest end of p that is a beginning of a needle and not all of it.
+func (n *needleSet) overlap(p []byte) int {
+	start := max(0, len(p)-n.longest+1)
+	for i := len(p) - 1; i >= start; i-- {
+		if !n.in[p[i]] {
+			start = i + 1
+			break
+		}
+	}
+	for ; start < len(p); start++ {
+		tail := p[start:]
+		for _, needle := range n.all {
+			if needle[0] == tail[0] && len(tail) < len(needle) && bytes.HasPrefix(needle, tail) {
+				return len(tail)
+			}
+		}
+	}
+	return 0
+}
+
+// span is a part of a text.
+type span struct{ begin, end int }
+
+// find appends where needles stand in p. Those that overlap each other are all found.
+func (n *needleSet) find(spans []span, p []byte) []span {
+	for _, needle := range n.all {
+		known := len(spans)
+		for from := 0; ; {
+			i := bytes.Index(p[from:], needle)
+			if i < 0 {
+				break
+			}
+			begin := from + i
+			if last := len(spans) - 1; last >= known && begin <= spans[last].end {
+				spans[last].end = begin + len(needle)
+			} else {
+				spans = append(spans, span{begin, begin + len(needle)})
+			}
+			from = begin + 1
+		}
+	}
+	return spans
+}
+
+// mask returns text with every needle hidden.
+func (n *needleSet) mask(text string) string {
+	hits := n.find(nil, []byte(text))
+	if len(hits) == 0 {
+		return text
+	}
+	b := []byte(text)
+	for _, hit := range hits {
+		n.hide(b[hit.begin:hit.end])
+	}
+	return string(b)
+}
+
+func (n *needleSet) hide(p []byte) {
+	for i := range p {
+		p[i] = n.blank
+	}
+}
+
+// scrubber hides a credential where a provider echoes it in an answer. It writes as many asterisks as it hides bytes,
+// so that lengths and event borders stay. What may be the beginning of a needle at the end of a chunk waits for the
+// next chunk; that is never the end of an event, and at most the longest needle less one byte.
+type scrubber struct {
+	needles *needleSet
+	held    []byte // the end of what was pushed, as it came
+	covered int    // how much of held, from its start, belongs to a needle that began before it
+	buf     []byte
+	hits    []span
+}
+
+// push returns what may go on of what has arrived: p itself, which is changed, or a buffer that is valid until the next
+// call.
 func (s *scrubber) push(p []byte) []byte {
 	if len(s.held) > 0 {
 		s.buf = append(append(s.buf[:0], s.held...), p...)
 		p = s.buf
-		s.held = s.held[:0]
 	}
-	for _, needle := range s.needles {
-		mask(p, needle)
+	keep := s.needles.overlap(p)
+	if s.hits = s.needles.find(s.hits[:0], p); len(s.hits) == 0 && keep == 0 && len(s.held) == 0 {
+		return p
 	}
-	keep := 0
-	for _, needle := range s.needles {
-		keep = max(keep, overlap(p, needle))
-	}
-	s.held = append(s.held, p[len(p)-keep:]...)
-	return p[:len(p)-keep]
+	return s.split(p, len(p)-keep)
 }
 
-// finish returns what was held back: the answer is over, so it is no key.
+// split hides what s.hits say, holds p from the border on, and returns what is before it.
+func (s *scrubber) split(p []byte, border int) []byte {
+	s.held = append(s.held[:0], p[border:]...)
+	covered := s.covered
+	for _, hit := range s.hits {
+		if hit.begin < border { // those behind it will be found again
+			s.needles.hide(p[hit.begin:min(hit.end, border)])
+			covered = max(covered, hit.end)
+		}
+	}
+	s.needles.hide(p[:min(s.covered, border)])
+	s.covered = max(0, covered-border)
+	clear(p[border:])
+	return p[:border]
+}
+
+// finish returns what was held back: the answer is over, so what began there is no needle.
 func (s *scrubber) finish() []byte {
-	held := s.held
-	s.held = nil
-	return held
+	s.buf = append(s.buf[:0], s.held...)
+	s.hits = s.needles.find(s.hits[:0], s.buf)
+	return s.split(s.buf, len(s.buf))
 }
 
-func mask(p, needle []byte) {
-	for {
-		i := bytes.Index(p, needle)
-		if i < 0 {
-			return
-		}
-		for k := range needle {
-			p[i+k] = '*'
-		}
-		p = p[i+len(needle):]
-	}
-}
-
-// overlap returns the length of the longest end of p that is a beginning of needle and not all of it.
-func overlap(p, needle []byte) int {
-	for n := min(len(p), len(needle)-1); n > 0; n-- {
-		if p[len(p)-n] == needle[0] && bytes.HasPrefix(needle, p[len(p)-n:]) {
-			return n
-		}
-	}
-	return 0
+// wipe overwrites what is held of an answer.
+func (s *scrubber) wipe() {
+	clear(s.held[:cap(s.held)])
+	clear(s.buf[:cap(s.buf)])
 }

@@ -1,7 +1,6 @@
 package nodeagent
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -37,14 +36,14 @@ func (s secret) LogValue() slog.Value { return slog.StringValue("[secret]") }
 // MarshalText implements encoding.TextMarshaler, and with it json.
 func (s secret) MarshalText() ([]byte, error) { return []byte("[secret]"), nil }
 
-// credential is a provider's key in the forms in which it is used. It is nil where there is none, and its methods take
-// that. It never leaves the package.
+// credential is what a provider wants to see, in the forms in which it is used: the Node's own key, or what a lease
+// brought for one run. It is nil where there is none, and its methods take that. It never leaves the package.
 type credential struct {
-	key    secret
-	header string          // the header that carries it
+	key    secret          // none of a lease
+	header string          // the header that carries it; empty of a lease, which authorizes by itself
 	value  func() []string // as http.Header wants it, so that a run only refers to it
-	// needles are what is looked for in an answer: the key, and its two common forms of base64.
-	needles func() [][]byte
+	// needles are what is looked for in an answer.
+	needles func() *needleSet
 }
 
 func newCredential(engine Engine, key secret) *credential {
@@ -57,15 +56,20 @@ func newCredential(engine Engine, key secret) *credential {
 	if engine == AnthropicEngine {
 		c.header, value = "X-Api-Key", []string{plain}
 	}
-	needles := [][]byte{
-		[]byte(plain),
-		[]byte(strings.TrimRight(base64.StdEncoding.EncodeToString([]byte(plain)), "=")),
-		[]byte(base64.RawURLEncoding.EncodeToString([]byte(plain))),
-	}
+	needles := newNeedleSet([]byte(plain))
 	c.value = func() []string { return value }
-	c.needles = func() [][]byte { return needles }
+	c.needles = func() *needleSet { return needles }
 	return c
 }
+
+// leasedCredential is a credential that is only looked for. It takes over value, and wipe overwrites it.
+func leasedCredential(value []byte) *credential {
+	needles := newNeedleSet(value)
+	return &credential{needles: func() *needleSet { return needles }}
+}
+
+// wipe overwrites what is owned of a lease's credential.
+func (c *credential) wipe() { c.needles().wipe() }
 
 // authorize puts the key on a request to the provider.
 func (c *credential) authorize(h http.Header) {
@@ -79,10 +83,7 @@ func (c *credential) mask(text string) string {
 	if c == nil {
 		return text
 	}
-	for _, needle := range c.needles() {
-		text = strings.ReplaceAll(text, string(needle), "[secret]")
-	}
-	return text
+	return c.needles().mask(text)
 }
 
 // scrubber returns a scrubber of the key, nil if there is none.

@@ -19,6 +19,8 @@ type run interface {
 	Open() *wire.Open
 	Body() (body []byte, ok bool)
 	Read(p []byte) (int, error)
+	Lease(ctx context.Context) ([]byte, error)
+	Keeper() tunnel.Keeper
 	Phase(p execution.Phase)
 	Head(h *wire.Head) error
 	Write(p []byte, border bool) error
@@ -38,9 +40,11 @@ func (a *Agent) serve(ctx context.Context, r run) {
 	begin := time.Now()
 	e, refusal := a.admit(r)
 	if refusal != nil {
-		r.End(execution.Terminal{
-			Outcome: execution.Rejected, Code: refusal.code, Phase: execution.PhaseDispatched, Detail: refusal.detail,
-		})
+		outcome := execution.Rejected
+		if refusal.code == execution.CodeCredentialRejected {
+			outcome = execution.Failed // nothing else is to be tried
+		}
+		r.End(execution.Terminal{Outcome: outcome, Code: refusal.code, Phase: execution.PhaseDispatched, Detail: refusal.detail})
 		return
 	}
 	e.timings.Admission = time.Since(begin)
@@ -60,10 +64,6 @@ type refused struct {
 // body: a run that finds no place must learn so at once.
 func (a *Agent) admit(r run) (*exchange, *refused) {
 	open := r.Open()
-	if open.GetExpectsLease() {
-		// Without its lease the run would go out without its credential, or with another one.
-		return nil, &refused{execution.CodeUnsupported, "this Node opens no leases"}
-	}
 	req := open.GetProviderTunnel()
 	if req == nil {
 		return nil, &refused{execution.CodeUnsupported, "this Node runs provider tunnels only"}
@@ -74,6 +74,9 @@ func (a *Agent) admit(r run) (*exchange, *refused) {
 	}
 	if !p.serves(req.GetModel()) {
 		return nil, &refused{execution.CodeUnknownProvider, "the provider does not serve that model"}
+	}
+	if refusal := a.refuseLease(r, open, p); refusal != nil {
+		return nil, refusal
 	}
 	t := p.targetOf(req.GetOperation())
 	if t == nil {
@@ -90,7 +93,11 @@ func (a *Agent) admit(r run) (*exchange, *refused) {
 	if !p.acquire() {
 		return nil, &refused{execution.CodeCapacity, "every place of the provider is taken"}
 	}
-	return &exchange{p: p, target: t, run: r, open: open, req: req, header: header, key: key, holds: true}, nil
+	e := &exchange{p: p, target: t, run: r, open: open, req: req, header: header, key: key, holds: true}
+	if open.GetExpectsLease() {
+		e.loan = &loan{log: a.log, keeper: r.Keeper().(*keeper)}
+	}
+	return e, nil
 }
 
 // exchange is one run's HTTP exchange with a provider. It belongs to ServeRun's goroutine.
@@ -101,7 +108,8 @@ type exchange struct {
 	open   *wire.Open
 	req    *wire.ProviderTunnelRequest
 	header http.Header
-	key    *credential // nil if the provider wants none
+	key    *credential // nil if the provider wants none, or before the lease that brings it is open
+	loan   *loan       // nil without a lease
 
 	runCtx  context.Context // the run's, of the tunnel
 	ctx     context.Context // of the provider's request
@@ -139,12 +147,18 @@ func (e *exchange) serve(ctx context.Context) {
 	buf := buffers.Get().(*[readBufferSize]byte)
 
 	t := e.relay(buf[:])
+	if e.loan != nil {
+		e.loan.close()
+	}
 	unhook() // the run's context ends with END, and must not take a healthy connection along
 	e.watch.end()
 	e.release()
 	e.run.End(t)
 
 	e.finish(buf[:])
+	if e.loan != nil {
+		e.loan.finish(e)
+	}
 	buffers.Put(buf)
 }
 
@@ -164,14 +178,26 @@ func (e *exchange) relay(buf []byte) execution.Terminal {
 	e.phase = execution.PhaseAdmitted
 	req := e.target.request.WithContext(e.ctx)
 	req.Header = e.header
-	if err := e.attachBody(req, int64(e.open.GetBodyLength())); err != nil {
+	body, err := e.attachBody(req, int64(e.open.GetBodyLength()))
+	if err != nil {
 		return e.bodyFailed(err)
+	}
+	if e.loan != nil {
+		if err := e.loan.open(e, req, body); err != nil {
+			return e.leaseFailed(err)
+		}
 	}
 	e.phase = execution.PhaseProviderCalled
 	e.run.Phase(execution.PhaseProviderCalled)
 	e.called = time.Now()
 	e.watch.begin(millis(e.req.GetFirstByteTimeoutMs()), millis(e.req.GetIdleTimeoutMs()), e.cancel)
-	resp, err := e.transport(req).RoundTrip(req)
+	transport := e.transport(req)
+	if e.loan != nil {
+		if err := e.loan.authorize(e, req); err != nil {
+			return e.leaseFailed(err)
+		}
+	}
+	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return e.callFailed(err)
 	}
@@ -285,6 +311,8 @@ func (e *exchange) failed(code execution.Code, detail string) execution.Terminal
 	case errors.Is(cause, errFirstByte), errors.Is(cause, errIdle):
 		e.p.look()
 		return e.terminal(execution.Failed, execution.CodeProviderTimeout, cause.Error())
+	case errors.Is(cause, errWithdrawn):
+		return e.terminal(execution.Failed, execution.CodeCredentialRejected, cause.Error())
 	}
 	return e.terminal(execution.Cancelled, execution.CodeShutdown, "the session's context ended")
 }

@@ -25,7 +25,7 @@ const (
 
 // ProviderSpec is one provider as the operator wrote it:
 //
-//	id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH]
+//	id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH][,slots=a|b*][,ca=PATH]
 //
 // For example `gpu0:vllm=http://127.0.0.1:8000,capacity=64`.
 type ProviderSpec struct {
@@ -43,6 +43,11 @@ type ProviderSpec struct {
 	// KeyFile, if not empty, is a file with the API key that this provider wants. The key itself is never part of a
 	// specification, so that neither a process list nor a configuration shows it.
 	KeyFile string
+	// Slots, if not empty, are globs ('*' and '?') of the slots whose leases this provider accepts: in managed mode each
+	// run brings its own credential, sealed, and a run without one is refused. It excludes KeyFile and needs Models.
+	Slots []string
+	// CAFile, if not empty, is a PEM file with the authorities to trust for an https URL, instead of the system's.
+	CAFile string
 }
 
 // ParseSpec reads a ProviderSpec. An error names the field and the fault, and never a value that might be secret.
@@ -96,7 +101,7 @@ func (p *ProviderSpec) parseOptions(options string) error {
 		option, options, _ = strings.Cut(options, ",")
 		key, value, ok := strings.Cut(option, "=")
 		if !ok || value == "" {
-			return errors.New("an option has no value, want ,capacity=N ,models=a|b or ,key-file=PATH")
+			return errors.New("an option has no value, want ,capacity=N ,models=a|b ,key-file=PATH ,slots=a|b* or ,ca=PATH")
 		}
 		if slices.Contains(seen, key) {
 			return fmt.Errorf("%s is given twice", key)
@@ -121,10 +126,14 @@ func (p *ProviderSpec) setOption(key, value string) error {
 		p.Models = strings.Split(value, "|")
 	case "key-file":
 		p.KeyFile = value
+	case "slots":
+		p.Slots = strings.Split(value, "|")
+	case "ca":
+		p.CAFile = value
 	case "key", "api-key", "token", "secret":
 		return errors.New("a key never stands in a provider's specification, give the file that holds it: ,key-file=PATH")
 	default:
-		return errors.New("an option is unknown, want capacity, models or key-file")
+		return errors.New("an option is unknown, want capacity, models, key-file, slots or ca")
 	}
 	return nil
 }
@@ -157,7 +166,7 @@ func (p *ProviderSpec) validate() error {
 	if strings.ContainsAny(p.KeyFile, ",\x00\n\r") {
 		return errors.New("key-file must be a path without comma and control characters")
 	}
-	return nil
+	return p.validateHop()
 }
 
 func validateID(id string) error {
@@ -274,6 +283,12 @@ func (p ProviderSpec) String() string {
 	}
 	if p.KeyFile != "" {
 		b.WriteString(",key-file=" + p.KeyFile)
+	}
+	if len(p.Slots) > 0 {
+		b.WriteString(",slots=" + strings.Join(p.Slots, "|"))
+	}
+	if p.CAFile != "" {
+		b.WriteString(",ca=" + p.CAFile)
 	}
 	return b.String()
 }

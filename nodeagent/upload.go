@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 )
 
@@ -51,22 +52,52 @@ func (u *upload) detach() {
 	u.detached = true
 }
 
-// attachBody gives the request its body: in one piece where it has arrived or soon will, else as it arrives.
-func (e *exchange) attachBody(req *http.Request, length int64) error {
+// attachBody gives the request its body: in one piece where it has arrived or soon will, else as it arrives. With a
+// lease it is always in one piece, which is returned.
+func (e *exchange) attachBody(req *http.Request, length int64) (body []byte, err error) {
 	req.ContentLength = length
+	if e.loan != nil {
+		if body, err = e.wholeBody(length); err != nil {
+			return nil, err
+		}
+		return body, attachWhole(req, body, length)
+	}
 	body, whole := e.run.Body()
 	if !whole && length <= smallBody {
-		body = make([]byte, length)
-		if _, err := io.ReadFull(e.run, body); err != nil {
-			return fmt.Errorf("read the request's body: %w", err)
+		if body, err = readBody(e.run, length); err != nil {
+			return nil, err
 		}
 		whole = true
 	}
 	if !whole {
 		e.upload = &upload{run: e.run, left: length}
 		req.Body = e.upload
-		return nil
+		return nil, nil
 	}
+	return body, attachWhole(req, body, length)
+}
+
+// readStep is how much room is made for a body at a time: more only once so much has really come.
+const readStep = 1 << 20
+
+// readBody reads a body of a known length to its last byte.
+func readBody(r io.Reader, length int64) ([]byte, error) {
+	body := make([]byte, 0, min(length, readStep))
+	for int64(len(body)) < length {
+		if len(body) == cap(body) {
+			body = slices.Grow(body, int(min(length-int64(len(body)), int64(max(len(body), readStep)))))
+		}
+		end := min(int64(cap(body)), length)
+		n, err := io.ReadFull(r, body[len(body):end])
+		body = body[:len(body)+n]
+		if err != nil {
+			return nil, fmt.Errorf("read the request's body: %w", err)
+		}
+	}
+	return body, nil
+}
+
+func attachWhole(req *http.Request, body []byte, length int64) error {
 	if int64(len(body)) != length {
 		return fmt.Errorf("the request's body has %d bytes, announced were %d", len(body), length)
 	}
