@@ -101,8 +101,8 @@ func parseCertificates(data []byte) (certificates []*x509.Certificate, err error
 	return certificates, nil
 }
 
-// checkAuthority reports why a certificate may not sign others. x509 looks at key usages of authorities not at all, and at
-// basic constraints not in a root.
+// checkAuthority reports why a certificate may not sign others. x509 lets an authority without any key usage pass, and in a
+// root does not look at basic constraints.
 func checkAuthority(c *x509.Certificate) error {
 	switch {
 	case !c.BasicConstraintsValid || !c.IsCA:
