@@ -136,18 +136,42 @@ func (d *database) close() error {
 // errNewerSchema refuses a database that a newer binary has migrated.
 var errNewerSchema = errors.New("the state was written by a newer iop")
 
-// migrateAttempts bounds how often a process looks again after it lost the race to migrate.
-const migrateAttempts = 5
+const (
+	// migrateAttempts bounds how often a process looks again after it lost the race to migrate.
+	migrateAttempts = 5
+
+	// migrateRest is the pause before it does so when the file was locked: SQLite does not wait for the lock under which
+	// another process switches a new file to WAL, whatever the busy timeout.
+	migrateRest = 20 * time.Millisecond
+)
 
 // migrate brings the schema to the version that this binary knows. Several processes may do so at once: a migration is
 // one transaction, so who loses the race fails on what the winner made, looks again and finds nothing left to do.
 func (d *database) migrate(ctx context.Context) error {
+	giveUp := time.Now().Add(busyTimeout)
 	for attempt := 1; ; attempt++ {
 		err := d.migrateOnce(ctx)
-		if err == nil || errors.Is(err, errNewerSchema) || ctx.Err() != nil || attempt == migrateAttempts {
+		if err == nil || errors.Is(err, errNewerSchema) || ctx.Err() != nil {
 			return err
 		}
+		if !isBusy(err) && attempt >= migrateAttempts || time.Now().After(giveUp) {
+			return err
+		}
+		if isBusy(err) {
+			select {
+			case <-time.After(migrateRest):
+			case <-ctx.Done():
+				return err
+			}
+		}
 	}
+}
+
+// isBusy reports whether another process had the file locked.
+func isBusy(err error) bool {
+	const sqliteBusy = 5 // in the low byte; what stands above tells of which kind
+	fault, ok := errors.AsType[*sqlite.Error](err)
+	return ok && fault.Code()&0xff == sqliteBusy
 }
 
 func (d *database) migrateOnce(ctx context.Context) error {
