@@ -131,5 +131,9 @@ func checkKey(key any) error {
 	return nil
 }
 
+func sameCertificates(a, b []*x509.Certificate) bool {
+	return slices.EqualFunc(a, b, (*x509.Certificate).Equal)
+}
+
 // serial writes a certificate's serial number as logs and lists have it.
 func serial(c *x509.Certificate) string { return fmt.Sprintf("%032x", c.SerialNumber) }

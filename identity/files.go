@@ -1,16 +1,17 @@
 package identity
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -204,7 +205,7 @@ func (f *Files) parse(s *fileSet) (*material, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: no private key that belongs to the certificate", f.config.KeyFile)
 	}
-	next, err := newMaterial(f.id, chain, pair.PrivateKey, bundle)
+	next, err := newMaterial(f.id, chain, pair.PrivateKey, f.inForce(bundle))
 	if err != nil {
 		return nil, err
 	}
@@ -222,20 +223,7 @@ func (f *Files) checkLater(next *material) error {
 }
 
 func sameMaterial(a, b *material) bool {
-	return len(a.certificate.Certificate) == len(b.certificate.Certificate) && a.certificate.Leaf.Equal(b.certificate.Leaf) &&
-		sameCertificates(a.bundle.roots, b.bundle.roots)
-}
-
-func sameCertificates(a, b []*x509.Certificate) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if !a[i].Equal(b[i]) {
-			return false
-		}
-	}
-	return true
+	return a.bundle == b.bundle && slices.EqualFunc(a.certificate.Certificate, b.certificate.Certificate, bytes.Equal)
 }
 
 // readFile reads a regular file of bounded size. A private one must be closed to everybody but its owner.

@@ -226,11 +226,15 @@ func TestFilesReload(t *testing.T) {
 	first, longer := lasting(ca, nodeID, time.Hour), lasting(ca, nodeID, 2*time.Hour)
 	f.put(first, ca)
 	files := f.open()
+	before, _ := files.Bundle()
 	f.put(longer, ca)
 	if err := files.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	shows(t, files, longer)
+	if after, err := files.Bundle(); err != nil || after != before {
+		t.Errorf("a bundle that did not change became another: %v", err)
+	}
 
 	f.put(first, ca)
 	if err := files.Reload(); err == nil || !strings.Contains(err.Error(), "not later than the one in force") {

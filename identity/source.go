@@ -143,6 +143,15 @@ func (h *holder) Status() Status {
 	return h.status
 }
 
+// inForce returns the Bundle that is in force where it holds the same authorities, and otherwise the given one: where nothing
+// changed, peers need not be verified again.
+func (h *holder) inForce(b *Bundle) *Bundle {
+	if m, err := h.current(); err == nil && sameCertificates(m.bundle.roots, b.roots) {
+		return m.bundle
+	}
+	return b
+}
+
 // install makes m the identity in force.
 func (h *holder) install(m *material) {
 	h.mu.Lock()
@@ -212,7 +221,7 @@ func NewMemory(id ID) (Memory, error) {
 // Set checks a certificate as peers will, leaf first, and makes it and the bundle the ones in force. After an error the
 // old ones stay.
 func (m Memory) Set(chain []*x509.Certificate, key crypto.PrivateKey, bundle *Bundle) error {
-	next, err := newMaterial(m.id, chain, key, bundle)
+	next, err := newMaterial(m.id, chain, key, m.inForce(bundle))
 	if err != nil {
 		m.fault(err)
 		return err

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -208,15 +207,11 @@ func (w *Workload) bundleOf(update *workloadapi.X509Context) (*Bundle, error) {
 	if !ok {
 		return nil, fmt.Errorf("the agent gives no bundle of %s", w.id.TrustDomain())
 	}
-	return w.sameOrNew(given.X509Authorities())
-}
-
-// sameOrNew keeps the Bundle that is in force where nothing changed in it: peers are then not verified again.
-func (w *Workload) sameOrNew(roots []*x509.Certificate) (*Bundle, error) {
-	if m, err := w.current(); err == nil && sameCertificates(m.bundle.roots, roots) {
-		return m.bundle, nil
+	bundle, err := NewBundle(given.X509Authorities())
+	if err != nil {
+		return nil, err
 	}
-	return NewBundle(roots)
+	return w.inForce(bundle), nil
 }
 
 // withdraw takes the certificate out of force. The authorities stay, or become the given ones: peers are still judged.
