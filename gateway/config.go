@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"iop/gateway/admission"
+	"iop/identity"
 	"iop/state"
 )
 
@@ -24,6 +25,12 @@ const (
 	AuthNone = "none" // anyone who reaches the listener, which must be on loopback
 )
 
+// How Nodes prove who they are.
+const (
+	ModeToken   = "token"   // with a join token, at the public listener
+	ModeManaged = "managed" // with a certificate, at the tunnel's own listener; the Edge then leases credentials to them
+)
+
 // Config configures a Server.
 type Config struct {
 	Store       *state.Store // required; stays the caller's to close
@@ -31,8 +38,9 @@ type Config struct {
 	AdminListen string       // required: host:port of the admin API and /metrics
 
 	// Optional.
-	EdgeID            string        // told to Nodes, and the pseudonym in Via; default a random one
+	EdgeID            string        // told to Nodes, and the pseudonym in Via; default a random one, in managed mode its certificate's name
 	Config            string        // path of iop.yaml, read again when it changes; default none: every advertised model is a route
+	Mode              string        // ModeToken (default) or ModeManaged
 	Auth              string        // AuthKeys (default) or AuthNone
 	TLSCert, TLSKey   string        // PEM files; both or none
 	MaxBodyBytes      int64         // of one request; default DefaultMaxBodyBytes
@@ -44,6 +52,11 @@ type Config struct {
 	MaxStreamsPerNode int           // default the tunnel's
 	UsageRetention    time.Duration // how long the record of each run is kept; 0: for ever
 	Logger            *slog.Logger  // default slog.Default()
+
+	// Managed mode only.
+	TunnelListen   string          // required there: host:port of the tunnel
+	Identity       identity.Source // required there: who this Edge is, with a certificate; stays the caller's to close, after Run
+	SigningKeyLife time.Duration   // how long one key signs leases; default DefaultSigningKeyLife
 }
 
 // checked returns c with defaults filled in.
@@ -59,8 +72,12 @@ func (c Config) checked() (Config, error) {
 		return c, errors.New("gateway: TLSCert and TLSKey must be given together")
 	case c.Auth != "" && c.Auth != AuthKeys && c.Auth != AuthNone:
 		return c, fmt.Errorf("gateway: Auth must be %q or %q, not %q", AuthKeys, AuthNone, c.Auth)
-	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.QueueTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0 || c.UsageRetention < 0:
+	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.QueueTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0 || c.UsageRetention < 0 || c.SigningKeyLife < 0:
 		return c, errors.New("gateway: a limit or timeout must not be negative")
+	}
+	setDefault(&c.Mode, ModeToken)
+	if err := c.checkManaged(); err != nil {
+		return c, err
 	}
 	setDefault(&c.EdgeID, "edge-"+randomHex(8))
 	setDefault(&c.Auth, AuthKeys)

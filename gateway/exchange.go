@@ -9,6 +9,7 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admission"
+	"iop/gateway/credential"
 	"iop/gateway/limit"
 	"iop/gateway/registry"
 	"iop/gateway/route"
@@ -76,6 +77,7 @@ type exchange struct {
 	// Of the dispatch.
 	line    uint64             // in the queue
 	ticket  *admission.Ticket  // the last one
+	grant   *credential.Grant  // of this attempt's credential; nil where the route wants none
 	avoid   []admission.Target // targets that failed
 	retries int                // of them those that a provider's failure sent it away from
 	noUsage bool               // the provider refused stream_options
@@ -150,6 +152,7 @@ func (x *exchange) run() (abort bool) {
 
 // close ends what may be written: the response is net/http's again, also after a panic.
 func (x *exchange) close() {
+	x.endGrant(execution.CodeNone) // after a panic
 	x.reply.gone = true
 	x.busy.Unlock()
 }
@@ -180,6 +183,7 @@ func (x *exchange) dispatch() *verdict {
 			v = x.relay(run, ticket)
 		}
 		ticket.Done()
+		x.endGrant(v.terminal.Code)
 		if v.next == nextNothing || attempt == maxDispatches {
 			return v
 		}
@@ -256,6 +260,9 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 	if err := x.prepare(ticket); err != nil {
 		return nil, err
 	}
+	if err := x.begin(ticket, attempt); err != nil {
+		return nil, err
+	}
 	request := &wire.ProviderTunnelRequest{
 		Provider:           string(ticket.Target.Provider),
 		Model:              ticket.Model,
@@ -269,7 +276,7 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 	if x.route.RenameModel { // also of the same name: a provider may answer with a more exact one
 		request.AnswerModel = x.env.Model
 	}
-	return x.s.reg.Open(ticket.Target, tunnel.OpenSpec{
+	spec := tunnel.OpenSpec{
 		Open: &wire.Open{
 			RunId:     string(x.rec.id),
 			Attempt:   uint32(attempt),
@@ -279,7 +286,11 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 		},
 		Body:     x.sent.body,
 		Released: ticket.Release,
-	})
+	}
+	if x.grant != nil {
+		spec.Open.Lease, spec.Lease = x.grant.Binding(), x.grant.Lease
+	}
+	return x.s.reg.Open(ticket.Target, spec)
 }
 
 // milliseconds is a timeout on the wire, 0 for none: one that is there is never lost in rounding.
@@ -350,6 +361,10 @@ func openVerdict(t *admission.Ticket, err error) *verdict {
 	case errors.Is(err, errBudget):
 		t.Release()
 		v.terminal.Code, v.problem, v.next = execution.CodeCapacity, openai.Overloaded(budgetWait), nextNothing
+	case isRefused(err):
+		t.Release()
+		v.terminal.Outcome, v.terminal.Code = execution.Failed, execution.CodeCredentialRejected
+		v.problem, v.next = problemOf(v.terminal), nextNothing
 	default:
 		t.Release()
 		v.terminal.Code, v.problem, v.next = execution.CodeInternal, openai.Internal(), nextNothing

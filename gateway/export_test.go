@@ -11,7 +11,16 @@ func NewOn(cfg Config, public, private net.Listener) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newServer(cfg, public, private)
+	return newServer(cfg, public, private, nil)
+}
+
+// NewManagedOn is NewOn with a listener for Nodes.
+func NewManagedOn(cfg Config, public, private, nodes net.Listener) (*Server, error) {
+	cfg, err := cfg.checked()
+	if err != nil {
+		return nil, err
+	}
+	return newServer(cfg, public, private, nodes)
 }
 
 // Public is the handler of the public listener.

@@ -33,6 +33,7 @@ type metrics struct {
 	retries  [256]prometheus.Counter // by execution.Code; nil for what is none
 	keys     *prometheus.CounterVec
 	panics   prometheus.Counter
+	peers    *prometheus.CounterVec // reason; managed mode
 }
 
 // Buckets, in seconds.
@@ -88,6 +89,9 @@ func newMetrics(s *Server) *metrics {
 	m.gauges(s)
 	m.decisions(s)
 	m.state(s)
+	if s.managed() {
+		m.managed(s)
+	}
 	return m
 }
 

@@ -233,7 +233,7 @@ func (o operator) configStatus(table *route.Table) admin.ConfigStatus {
 	}
 	c.Fault = &admin.ConfigFault{At: status.FaultAt.UTC(), Message: status.Fault, Faults: []admin.FileFault{}}
 	// The watcher tells the text; where the file has not changed since, its faults are these.
-	if _, err := route.Load(o.s.cfg.Config); err != nil && err.Error() == status.Fault {
+	if _, err := route.Load(o.s.cfg.Config, route.Managed(o.s.managed())); err != nil && err.Error() == status.Fault {
 		c.Fault.Faults = admin.FaultOf(err).Faults
 	}
 	return c

@@ -46,7 +46,7 @@ func problemOf(t execution.Terminal) *openai.Error {
 }
 
 // failed is the verdict of a run that ended otherwise than completed, before a byte of it reached the client.
-func (x *exchange) failed(t execution.Terminal, openWritten bool, ticket *admission.Ticket) *verdict {
+func (x *exchange) failed(t execution.Terminal, reached bool, ticket *admission.Ticket) *verdict {
 	v := &verdict{terminal: t, problem: problemOf(t)}
 	report(ticket, t.Code)
 	switch t.Code {
@@ -60,8 +60,8 @@ func (x *exchange) failed(t execution.Terminal, openWritten bool, ticket *admiss
 			x.s.reg.Suspect(ticket.Target)
 		}
 		v.next = x.elsewhere(route.RetryLost)
-		if !openWritten {
-			v.next = nextAgain // no Node has seen it
+		if !reached {
+			v.next = nextAgain // no provider has seen it
 		}
 	case execution.CodeDrainDeadline: // its Node is leaving, as one that is lost
 		v.next = x.elsewhere(route.RetryLost)

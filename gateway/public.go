@@ -47,6 +47,8 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
+	case path == tunnelPath && s.managed():
+		s.answer(w, r, noTunnelHere())
 	case path == tunnelPath:
 		if s.allow(w, r, http.MethodGet) {
 			s.acceptor.ServeHTTP(w, r)
@@ -115,6 +117,13 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 		s.log.Warn("not ready", "error", err)
 		plain(w, http.StatusServiceUnavailable, "the state does not answer\n")
 		return
+	}
+	if s.managed() {
+		if err := usable(s.cfg.Identity); err != nil {
+			s.log.Warn("not ready", "error", err)
+			plain(w, http.StatusServiceUnavailable, "the Edge has no valid identity: Nodes can't connect\n")
+			return
+		}
 	}
 	plain(w, http.StatusOK, "ready\n")
 }

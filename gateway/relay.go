@@ -339,7 +339,7 @@ func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, 
 		report(ticket, end.Code)
 		v.problem, v.told = problemOf(*end), end.Told && x.reply.events
 	case end.Outcome != execution.Completed:
-		return x.failed(*end, run.OpenWritten(), ticket)
+		return x.failed(*end, x.reached(run), ticket)
 	case a.head == nil:
 		v.fail(openai.ProviderFailed(""))
 	case a.status >= 300:

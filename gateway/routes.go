@@ -108,7 +108,7 @@ func (s *Server) loadRoutes() (err error) {
 	}
 	s.routing.watcher, err = route.Watch(s.background, s.cfg.Config, configPoll, s.apply, func(err error) {
 		s.log.Error("the configuration has faults, so the former one stays in force", "file", s.cfg.Config, "error", err)
-	})
+	}, route.Managed(s.managed()))
 	return err
 }
 

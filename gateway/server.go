@@ -15,9 +15,11 @@ import (
 	"iop/execution"
 	"iop/gateway/admin"
 	"iop/gateway/admission"
+	"iop/gateway/credential"
 	"iop/gateway/limit"
 	"iop/gateway/meter"
 	"iop/gateway/registry"
+	"iop/lease"
 	"iop/tunnel"
 )
 
@@ -51,6 +53,10 @@ type Server struct {
 	admin       *http.Server
 	listener    net.Listener
 	adminLn     net.Listener
+	tunnel      *http.Server // managed mode, as the next ones; else nil
+	tunnelLn    net.Listener
+	signing     *lease.SigningKeys
+	issuer      *credential.Issuer
 	started     time.Time
 
 	// Each guards itself.
@@ -66,9 +72,10 @@ type Server struct {
 	background context.Context // ends with Close
 	closing    func()          // ends background, once
 	ended      <-chan struct{} // background's
+	tasks      sync.WaitGroup  // what Run has begun and background ends
 }
 
-// New checks cfg and binds both listeners. The Server must be Run or closed.
+// New checks cfg and binds its listeners. The Server must be Run or closed.
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.checked()
 	if err != nil {
@@ -87,21 +94,32 @@ func New(cfg Config) (*Server, error) {
 		public.Close()
 		return nil, fmt.Errorf("gateway: listen on %q (admin): %w", cfg.AdminListen, err)
 	}
-	s, err := newServer(cfg, public, private)
+	var nodes net.Listener
+	if cfg.Mode == ModeManaged {
+		if nodes, err = net.Listen("tcp", cfg.TunnelListen); err != nil {
+			public.Close()
+			private.Close()
+			return nil, fmt.Errorf("gateway: listen on %q (tunnel): %w", cfg.TunnelListen, err)
+		}
+	}
+	s, err := newServer(cfg, public, private, nodes)
 	if err != nil {
 		public.Close()
 		private.Close()
+		if nodes != nil {
+			nodes.Close()
+		}
 	}
 	return s, err
 }
 
-// newServer builds the Edge on two bound listeners; cfg was checked.
-func newServer(cfg Config, public, private net.Listener) (*Server, error) {
+// newServer builds the Edge on bound listeners, nodes being nil in token mode; cfg was checked.
+func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error) {
 	s := &Server{
 		cfg: cfg, via: "1.1 iop-" + cfg.EdgeID, log: cfg.Logger, started: time.Now(),
 		adm:         admission.New(admission.Config{QueueLimit: cfg.QueueLimit}),
 		crossOrigin: http.NewCrossOriginProtection(),
-		listener:    public, adminLn: private,
+		listener:    public, adminLn: private, tunnelLn: nodes,
 		bodies: newBudget(cfg.BodyBudget, cfg.MaxBodyBytes),
 		limits: limit.New(limit.Config{Spent: cfg.Store.MonthTokens}),
 		meter:  meter.New(meter.Config{Store: cfg.Store, Retention: cfg.UsageRetention, Logger: cfg.Logger}),
@@ -115,13 +133,7 @@ func newServer(cfg Config, public, private net.Listener) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.reg, err = registry.New(registry.Config{Store: cfg.Store, Admission: s.adm, Logger: s.log}); err != nil {
-		return nil, err
-	}
-	s.acceptor, err = tunnel.NewAcceptor(tunnel.AcceptorConfig{
-		EdgeID: cfg.EdgeID, Directory: s.reg, MaxStreams: cfg.MaxStreamsPerNode, Logger: s.log,
-	})
-	if err != nil {
+	if err := s.newTunnel(); err != nil {
 		return nil, err
 	}
 	s.metrics = newMetrics(s)
@@ -134,6 +146,24 @@ func newServer(cfg Config, public, private net.Listener) (*Server, error) {
 		Store: cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
 	})), nil)
 	return s, nil
+}
+
+// newTunnel makes what Nodes meet.
+func (s *Server) newTunnel() (err error) {
+	cfg := &s.cfg
+	if s.reg, err = registry.New(registry.Config{Store: cfg.Store, Admission: s.adm, Identity: cfg.Identity, Logger: s.log}); err != nil {
+		return err
+	}
+	accept := tunnel.AcceptorConfig{EdgeID: cfg.EdgeID, Directory: s.reg, MaxStreams: cfg.MaxStreamsPerNode, Logger: s.log}
+	if s.managed() {
+		if err := s.newIssuer(); err != nil {
+			return err
+		}
+		accept.VerificationKeys, accept.Config = s.signing.Public, s.issuer.Minimums
+		s.tunnel = s.tunnelServer()
+	}
+	s.acceptor, err = tunnel.NewAcceptor(accept)
+	return err
 }
 
 func (s *Server) tlsConfig() (*tls.Config, error) {
@@ -173,7 +203,7 @@ func (s *Server) AdminAddr() net.Addr { return s.adminLn.Addr() }
 // Run serves until ctx ends, then lets the runs finish for up to Config.DrainTimeout; or until Close. It returns nil
 // unless a listener failed.
 func (s *Server) Run(ctx context.Context) error {
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	metering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var books sync.WaitGroup
 	books.Go(func() { s.meter.Run(metering) })
@@ -182,6 +212,10 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { failed <- serve(s.public, s.listener) })
 	wg.Go(func() { failed <- serve(s.admin, s.adminLn) })
+	if s.managed() {
+		s.runManaged()
+		wg.Go(func() { failed <- serve(s.tunnel, s.tunnelLn) })
+	}
 	var err error
 	select {
 	case <-ctx.Done():
@@ -191,6 +225,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.Close()
 	wg.Wait()
+	s.tasks.Wait()
 	// Handlers whose connections were closed under them still close their books.
 	select {
 	case <-s.runs.whenIdle():
@@ -259,4 +294,8 @@ func (s *Server) Close() {
 	// Neither server closes a listener that it never served.
 	s.listener.Close()
 	s.adminLn.Close()
+	if s.tunnelLn != nil {
+		s.tunnel.Close()
+		s.tunnelLn.Close()
+	}
 }

@@ -13,8 +13,11 @@ import (
 	"iop/tunnel"
 )
 
-// Authenticate lets a Node in by its join token.
+// Authenticate lets a Node in by its join token; in managed mode by its certificate.
 func (r *Registry) Authenticate(req *http.Request) (tunnel.Identity, error) {
+	if r.identity != nil {
+		return r.authenticateManaged(req)
+	}
 	values := req.Header["Authorization"]
 	if len(values) == 0 {
 		return tunnel.Identity{}, refuse("unauthorized", "a join token is required: send it as Authorization: Bearer")
@@ -61,8 +64,9 @@ func (r *Registry) register(ctx context.Context, s Session) (execution.Generatio
 	if err := s.Node().Validate(); err != nil {
 		return 0, refuse("bad_request", err.Error())
 	}
-	if err := r.store.ClaimNode(ctx, state.JoinTokenID(s.Identity().TokenID), s.Node()); err != nil {
-		return 0, tokenRefusal(err)
+	managed, err := r.claim(ctx, s)
+	if err != nil {
+		return 0, err
 	}
 	contested, err := r.contest(ctx, s)
 	if err != nil {
@@ -72,11 +76,40 @@ func (r *Registry) register(ctx context.Context, s Session) (execution.Generatio
 	if err != nil {
 		return 0, err
 	}
+	r.enter(&session{s: s, gen: gen, contested: contested, managed: managed})
+	if managed == nil {
+		return gen, nil
+	}
+	// Verify looks at sessions that are there: what changed before this one was is found here.
+	if _, err := r.trusted(ctx, managed); err != nil {
+		r.forget(s.Node(), gen)
+		return 0, err
+	}
+	return gen, nil
+}
+
+// claim gives the session the name that it asks for: its join token's, or its certificate's.
+func (r *Registry) claim(ctx context.Context, s Session) (*credentials, error) {
+	if r.identity != nil {
+		return r.introduce(ctx, s)
+	}
+	if err := r.store.ClaimNode(ctx, state.JoinTokenID(s.Identity().TokenID), s.Node()); err != nil {
+		return nil, tokenRefusal(err)
+	}
+	return nil, nil
+}
+
+func (r *Registry) enter(e *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := r.nodeLocked(s.Node())
-	n.sessions[gen] = &session{s: s, gen: gen, contested: contested}
-	return gen, nil
+	r.nodeLocked(e.s.Node()).sessions[e.gen] = e
+}
+
+// forget takes back enter.
+func (r *Registry) forget(node execution.NodeID, gen execution.Generation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.nodes[node].sessions, gen)
 }
 
 // contest returns the boot id of a living incumbent of the same name, empty if there is none. Two processes that took

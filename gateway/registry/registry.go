@@ -10,6 +10,7 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admission"
+	"iop/identity"
 	"iop/state"
 	"iop/tunnel"
 	"iop/tunnel/wire"
@@ -19,6 +20,7 @@ import (
 type Store interface {
 	VerifyJoinToken(ctx context.Context, presented string) (*state.JoinToken, error)
 	ClaimNode(ctx context.Context, token state.JoinTokenID, node execution.NodeID) error
+	NodeAllowed(ctx context.Context, node execution.NodeID, serial state.CertificateSerial) (state.NodeAllow, error)
 	NextGeneration(ctx context.Context, node execution.NodeID, seen execution.Generation) (execution.Generation, error)
 }
 
@@ -40,6 +42,12 @@ type Session interface {
 	Supersede(deadline time.Duration)
 	Fence(code execution.Code, message string)
 	Refuse(refusal *tunnel.Refusal)
+	// Managed mode.
+	Recipient() []byte
+	Refresh(ctx context.Context) error
+	Revoke(ctx context.Context, what *wire.Revoke) error
+	EndAt(at time.Time, refusal *tunnel.Refusal)
+	Drain(reason string, reconnectAfter, tryFor, deadline time.Duration)
 }
 
 // Run is one run on a session: *tunnel.Run.
@@ -51,6 +59,7 @@ type Run interface {
 	Phase() execution.Phase
 	OpenWritten() bool
 	RequestWritten() bool
+	LeaseSent() bool
 	Cancel(code execution.Code, reason string)
 	Abandon(code execution.Code, reason string)
 }
@@ -85,13 +94,16 @@ type Config struct {
 	Store     Store                 // required
 	Admission *admission.Controller // required
 	Logger    *slog.Logger          // default slog.Default()
+	// Identity is who this Edge is, in managed mode: Nodes then show certificates in place of join tokens. Or nil.
+	Identity identity.Source
 }
 
 // Registry holds the sessions of all Nodes. It implements tunnel.Directory.
 type Registry struct {
-	store Store
-	adm   *admission.Controller
-	log   *slog.Logger
+	store    Store
+	adm      *admission.Controller
+	log      *slog.Logger
+	identity identity.Source // nil: token mode
 
 	models  atomic.Pointer[[]tunnel.ModelInfo] // what Models returned last; nil when something changed since
 	flapped atomic.Int64                       // newcomers refused for flapping
@@ -126,6 +138,7 @@ type session struct {
 	contested string // the boot id of a living incumbent that was found at registration
 	online    bool
 	draining  bool
+	managed   *credentials // nil in token mode
 }
 
 // New returns an empty Registry.
@@ -137,7 +150,7 @@ func New(cfg Config) (*Registry, error) {
 		cfg.Logger = slog.Default()
 	}
 	return &Registry{
-		store: cfg.Store, adm: cfg.Admission, log: cfg.Logger,
+		store: cfg.Store, adm: cfg.Admission, log: cfg.Logger, identity: cfg.Identity,
 		nodes: map[execution.NodeID]*node{},
 	}, nil
 }

@@ -39,21 +39,28 @@ type fakeSession struct {
 	refused    string
 }
 
-func (f *fakeSession) Node() execution.NodeID              { return f.node }
-func (f *fakeSession) Generation() execution.Generation    { return f.gen }
-func (f *fakeSession) BootID() string                      { return f.boot }
-func (f *fakeSession) Identity() tunnel.Identity           { return tunnel.Identity{TokenID: f.token} }
-func (f *fakeSession) HighestSeen() execution.Generation   { return 0 }
-func (f *fakeSession) Replaces() execution.Generation      { return f.replaces }
-func (f *fakeSession) RemoteAddr() string                  { return "192.0.2.1:1" }
-func (f *fakeSession) Since() time.Time                    { return time.Now() }
-func (f *fakeSession) Info() *tunnel.NodeInfo              { return f.info }
-func (f *fakeSession) RTT() time.Duration                  { return 0 }
-func (f *fakeSession) OpenRuns() int                       { return 0 }
-func (f *fakeSession) Open(tunnel.OpenSpec) (Run, error)   { return nil, f.openErr }
-func (f *fakeSession) Supersede(time.Duration)             { f.superseded = true }
-func (f *fakeSession) Fence(code execution.Code, _ string) { f.fenced = code }
-func (f *fakeSession) Refuse(r *tunnel.Refusal)            { f.refused = r.Code }
+func (f *fakeSession) Node() execution.NodeID                { return f.node }
+func (f *fakeSession) Generation() execution.Generation      { return f.gen }
+func (f *fakeSession) BootID() string                        { return f.boot }
+func (f *fakeSession) Identity() tunnel.Identity             { return tunnel.Identity{TokenID: f.token} }
+func (f *fakeSession) HighestSeen() execution.Generation     { return 0 }
+func (f *fakeSession) Replaces() execution.Generation        { return f.replaces }
+func (f *fakeSession) RemoteAddr() string                    { return "192.0.2.1:1" }
+func (f *fakeSession) Since() time.Time                      { return time.Now() }
+func (f *fakeSession) Info() *tunnel.NodeInfo                { return f.info }
+func (f *fakeSession) RTT() time.Duration                    { return 0 }
+func (f *fakeSession) OpenRuns() int                         { return 0 }
+func (f *fakeSession) Open(tunnel.OpenSpec) (Run, error)     { return nil, f.openErr }
+func (f *fakeSession) Supersede(time.Duration)               { f.superseded = true }
+func (f *fakeSession) Fence(code execution.Code, _ string)   { f.fenced = code }
+func (f *fakeSession) Refuse(r *tunnel.Refusal)              { f.refused = r.Code }
+func (f *fakeSession) Recipient() []byte                     { return nil }
+func (f *fakeSession) Refresh(context.Context) error         { return nil }
+func (f *fakeSession) EndAt(time.Time, *tunnel.Refusal)      {}
+func (f *fakeSession) Drain(_ string, _, _, _ time.Duration) {}
+func (f *fakeSession) Revoke(context.Context, *wire.Revoke) error {
+	return nil
+}
 func (f *fakeSession) Probe(ctx context.Context) error {
 	if f.alive {
 		return nil
@@ -90,6 +97,10 @@ func (s *fakeStore) ClaimNode(_ context.Context, token state.JoinTokenID, _ exec
 		return state.ErrWrongNode
 	}
 	return nil
+}
+
+func (s *fakeStore) NodeAllowed(context.Context, execution.NodeID, state.CertificateSerial) (state.NodeAllow, error) {
+	return state.NodeAllow{}, state.ErrNodeNotAllowed
 }
 
 func (s *fakeStore) NextGeneration(_ context.Context, node execution.NodeID, _ execution.Generation) (execution.Generation, error) {

@@ -81,7 +81,10 @@ type SessionView struct {
 	Generation execution.Generation
 	BootID     string
 	TokenID    string
-	State      string // "registered", "online", "draining"
+	Peer       string    // managed mode: the SPIFFE ID that the Node's certificate proves
+	Serial     string    // of that certificate
+	NotAfter   time.Time // when it ends, and the session with it; zero in token mode
+	State      string    // "registered", "online", "draining"
 	Current    bool
 	Remote     string
 	Since      time.Time
@@ -116,6 +119,9 @@ func (e *session) view(current bool) SessionView {
 	v := SessionView{
 		Generation: e.gen, BootID: e.s.BootID(), TokenID: e.s.Identity().TokenID, State: "registered", Current: current,
 		Remote: e.s.RemoteAddr(), Since: e.s.Since(), RTT: e.s.RTT(), OpenRuns: e.s.OpenRuns(), Info: e.s.Info(),
+	}
+	if e.managed != nil {
+		v.Peer, v.Serial, v.NotAfter = e.managed.peer.ID.String(), string(e.managed.serial), e.managed.peer.NotAfter()
 	}
 	switch {
 	case e.draining:
