@@ -82,8 +82,7 @@ func (r *Run) unsealedLocked(err error) {
 		code, reason = execution.CodeSessionSuperseded, ErrSuperseded.Error()
 	}
 	r.link.metrics.LeasesFailed.Add(1)
-	r.dropUnsentLocked()
-	r.tx.dead = true
+	r.tx.dead = true // the lease would have been the last
 	r.link.urgentLocked(wire.TypeCancel, &r.stream, &wire.Cancel{Code: uint32(code), Reason: reason})
 	r.finishLocked(&execution.Terminal{Outcome: execution.Failed, Code: code, Detail: "lease: " + truncate(err.Error(), wire.MaxDetail)})
 }

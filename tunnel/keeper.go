@@ -20,7 +20,8 @@ type Keeper interface {
 	// Recipient returns the public key (JWK, JSON; at most wire.MaxKey bytes) that the Edge seals the session's leases
 	// to. Called once, before Registered.
 	Recipient() []byte
-	// Registered is told once what the Edge answered, before READY is sent. An error means that this Node does not want
+	// Registered is told once what the Edge answered, before READY is sent; a config that has more than a page goes on in
+	// Refreshed, before the first run. An error means that this Node does not want
 	// the Edge: the session ends there, the Edge is told the error's text, and the Supervisor tries again later.
 	Registered(Registration) error
 	// EdgeTime is told the Edge's time at READY_ACK and HEARTBEAT_ACK: what they answer was sent at sent, they came at

@@ -350,6 +350,10 @@ func TestEndsBeforeTheLease(t *testing.T) {
 				if cancel.Code != uint32(c.cancel) || strings.Contains(cancel.Reason, "revoked") {
 					t.Errorf("%s: CANCEL %v", c.name, &cancel)
 				}
+				synctest.Wait()
+				if c.stopped && sl.stopped == nil {
+					t.Errorf("%s: the sealing goes on until END", c.name)
+				}
 				if c.outcome == execution.Cancelled {
 					p.send(wire.TypeEnd, 1, &wire.End{Outcome: uint32(c.outcome), Code: uint32(c.code)})
 				}
@@ -421,6 +425,34 @@ func TestNothingIsSealedForACancelledRun(t *testing.T) {
 		if _, _, end := collect(t, run); end.Outcome != execution.Cancelled || run.LeaseSent() {
 			t.Errorf("%+v", end)
 		}
+		p.close()
+		e.close()
+	})
+}
+
+// Nor is one sealed for a run that is cancelled while the last of its request is being written.
+func TestNothingIsSealedOnceCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdgeRig(t, nil)
+		p := rawDial(t, e.net)
+		p.send(wire.TypeRegister, 0, &wire.RegisterRequest{ProtocolVersions: []uint32{1}, NodeName: "n", BootId: "b", RecipientPublicKey: []byte("key")})
+		p.send(wire.TypeReady, 0, &wire.NodeReadyRequest{})
+		s := <-e.dir.online
+		synctest.Wait()
+		p.pause(true) // takes one more message
+		open(t, s, nil)
+		synctest.Wait()
+		run := leased(t, s, []byte("body"), func(context.Context) ([]byte, error) {
+			t.Error("sealed")
+			return nil, nil
+		})
+		synctest.Wait()
+		if !run.OpenWritten() {
+			t.Fatal("the request is not being written")
+		}
+		run.Cancel(execution.CodeClientGone, "gone")
+		p.pause(false)
+		synctest.Wait()
 		p.close()
 		e.close()
 	})

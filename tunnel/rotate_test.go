@@ -172,6 +172,15 @@ func TestRotateMeetsDrain(t *testing.T) {
 		synctest.Wait()
 		n.sup.Rotate()
 		refuse()
+		q.close() // the session that was to be replaced
+		lost := time.Now()
+		q = n.online(3)
+		if d := time.Since(lost); d > 2*time.Second {
+			t.Errorf("the loss was seen after %v", d)
+		}
+		synctest.Wait()
+		n.sup.Rotate()
+		refuse()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := n.sup.Drain(ctx); err != nil {
