@@ -24,8 +24,8 @@ func caSite(t *testing.T) {
 	t.Chdir(t.TempDir())
 }
 
-// succeed runs a command line that must, and returns what it printed.
-func succeed(t *testing.T, args ...string) string {
+// mustCA runs a command line that must, and returns what it printed.
+func mustCA(t *testing.T, args ...string) string {
 	t.Helper()
 	status, stdout, stderr := execute(t, args...)
 	if status != exitOK || stderr != "" {
@@ -49,11 +49,11 @@ func writeCSR(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, name+".csr", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: raw}))
-	writeFile(t, name+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	putFile(t, name+".csr", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: raw}))
+	putFile(t, name+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 }
 
-func writeFile(t *testing.T, path string, content []byte) {
+func putFile(t *testing.T, path string, content []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
@@ -64,12 +64,12 @@ func writeFile(t *testing.T, path string, content []byte) {
 // the authority.
 func TestCA(t *testing.T) {
 	caSite(t)
-	out := succeed(t, "ca", "init", "--trust-domain", "iop.example.org")
+	out := mustCA(t, "ca", "init", "--trust-domain", "iop.example.org")
 	if !strings.Contains(out, "authority of iop.example.org in iop-ca") || !strings.Contains(out, "SHA-256 ") {
 		t.Errorf("init: %s", out)
 	}
 	writeCSR(t, "node")
-	out = succeed(t, "ca", "issue", "--role", "node", "--name", "gpu-3", "--csr", "node.csr")
+	out = mustCA(t, "ca", "issue", "--role", "node", "--name", "gpu-3", "--csr", "node.csr")
 	if !strings.Contains(out, "spiffe://iop.example.org/node/gpu-3 until ") || !strings.Contains(out, "node-gpu-3.pem") {
 		t.Errorf("issue: %s", out)
 	}
@@ -77,20 +77,20 @@ func TestCA(t *testing.T) {
 		t.Error("a key was made although a request was given")
 	}
 	var issued issuedAnswer
-	out = succeed(t, "ca", "issue", "--role", "edge", "--name", "main", "--gen-key", "--ttl", "720h", "--json")
+	out = mustCA(t, "ca", "issue", "--role", "edge", "--name", "main", "--gen-key", "--ttl", "720h", "--json")
 	if err := json.Unmarshal([]byte(out), &issued); err != nil || issued.ID != "spiffe://iop.example.org/edge/main" ||
 		issued.Certificate != "edge-main.pem" || issued.Key != "edge-main.key" || len(issued.Serial) != 32 {
 		t.Errorf("%+v, %v: %s", issued, err, out)
 	}
-	writeFile(t, "bundle.pem", []byte(succeed(t, "ca", "bundle")))
+	putFile(t, "bundle.pem", []byte(mustCA(t, "ca", "bundle")))
 	openIdentity(t, "spiffe://iop.example.org/node/gpu-3", "node-gpu-3.pem", "node.key", "bundle.pem")
 	openIdentity(t, issued.ID, issued.Certificate, issued.Key, "bundle.pem")
 
 	// The next authority: both in one bundle, and the Node renewed from the new one.
-	succeed(t, "ca", "init", "--ca", "ca-2", "--trust-domain", "iop.example.org", "--life", "8760h")
-	writeFile(t, "both.pem", []byte(succeed(t, "ca", "bundle", "--ca", "ca-2", "--with", "bundle.pem")))
+	mustCA(t, "ca", "init", "--ca", "ca-2", "--trust-domain", "iop.example.org", "--life", "8760h")
+	putFile(t, "both.pem", []byte(mustCA(t, "ca", "bundle", "--ca", "ca-2", "--with", "bundle.pem")))
 	openIdentity(t, "spiffe://iop.example.org/node/gpu-3", "node-gpu-3.pem", "node.key", "both.pem")
-	succeed(t, "ca", "issue", "--ca", "ca-2", "--role", "node", "--name", "gpu-3", "--csr", "node.csr", "--replace")
+	mustCA(t, "ca", "issue", "--ca", "ca-2", "--role", "node", "--name", "gpu-3", "--csr", "node.csr", "--replace")
 	openIdentity(t, "spiffe://iop.example.org/node/gpu-3", "node-gpu-3.pem", "node.key", "both.pem")
 
 	noted := notedNames(t, "iop-ca/issued.log")
@@ -128,7 +128,7 @@ func notedNames(t *testing.T, path string) (names []string) {
 
 func TestCAFromStandardInput(t *testing.T) {
 	caSite(t)
-	succeed(t, "ca", "init", "--trust-domain", "iop")
+	mustCA(t, "ca", "init", "--trust-domain", "iop")
 	writeCSR(t, "node")
 	request, err := os.ReadFile("node.csr")
 	if err != nil {
@@ -146,12 +146,12 @@ func TestCAFromStandardInput(t *testing.T) {
 
 func TestCAInspect(t *testing.T) {
 	caSite(t)
-	succeed(t, "ca", "init", "--trust-domain", "iop.example.org")
-	succeed(t, "ca", "init", "--ca", "other", "--trust-domain", "iop.example.org")
-	succeed(t, "ca", "issue", "--role", "node", "--name", "gpu-3", "--gen-key")
+	mustCA(t, "ca", "init", "--trust-domain", "iop.example.org")
+	mustCA(t, "ca", "init", "--ca", "other", "--trust-domain", "iop.example.org")
+	mustCA(t, "ca", "issue", "--role", "node", "--name", "gpu-3", "--gen-key")
 	writeCSR(t, "node")
 
-	out := succeed(t, "ca", "inspect", "node-gpu-3.pem", "--bundle", "iop-ca/ca.pem")
+	out := mustCA(t, "ca", "inspect", "node-gpu-3.pem", "--bundle", "iop-ca/ca.pem")
 	for _, want := range []string{"identity      spiffe://iop.example.org/node/gpu-3", "key           ECDSA P-256", "SHA-256 "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in:\n%s", want, out)
@@ -161,11 +161,11 @@ func TestCAInspect(t *testing.T) {
 		t.Errorf("a fault in:\n%s", out)
 	}
 	var list listing[identity.Description]
-	if err := json.Unmarshal([]byte(succeed(t, "ca", "inspect", "iop-ca/ca.pem", "--json")), &list); err != nil || len(list.Data) != 1 ||
+	if err := json.Unmarshal([]byte(mustCA(t, "ca", "inspect", "iop-ca/ca.pem", "--json")), &list); err != nil || len(list.Data) != 1 ||
 		list.Data[0].Kind != "authority" || list.Data[0].TrustDomain != "iop.example.org" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	succeed(t, "ca", "inspect", "node.csr")
+	mustCA(t, "ca", "inspect", "node.csr")
 
 	status, out, stderr := execute(t, "ca", "inspect", "node-gpu-3.pem", "--bundle", "other/ca.pem")
 	if status != exitFailed || !strings.Contains(out, "FAULT") || !strings.Contains(stderr, "would be refused") {
@@ -180,9 +180,9 @@ func TestCAInspect(t *testing.T) {
 // TestCARefuses: wrong use has its own status, and each refusal is one line that leaves nothing behind.
 func TestCARefuses(t *testing.T) {
 	caSite(t)
-	succeed(t, "ca", "init", "--trust-domain", "iop.example.org")
-	succeed(t, "ca", "issue", "--role", "node", "--name", "taken", "--gen-key")
-	writeFile(t, "garbage.csr", []byte("garbage"))
+	mustCA(t, "ca", "init", "--trust-domain", "iop.example.org")
+	mustCA(t, "ca", "issue", "--role", "node", "--name", "taken", "--gen-key")
+	putFile(t, "garbage.csr", []byte("garbage"))
 	tests := []struct {
 		args   string
 		status int
@@ -211,7 +211,7 @@ func TestCARefuses(t *testing.T) {
 		{"ca inspect", exitUsage, "needs FILE"},
 		{"ca inspect garbage.csr", exitFailed, "no PEM certificate"},
 	}
-	before := listFiles(t)
+	before := filesHere(t)
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {
 			status, stdout, stderr := execute(t, strings.Fields(test.args)...)
@@ -220,7 +220,7 @@ func TestCARefuses(t *testing.T) {
 			}
 		})
 	}
-	if after := listFiles(t); after != before {
+	if after := filesHere(t); after != before {
 		t.Errorf("before: %s\nafter:  %s", before, after)
 	}
 	if noted := notedNames(t, "iop-ca/issued.log"); len(noted) != 1 {
@@ -228,7 +228,7 @@ func TestCARefuses(t *testing.T) {
 	}
 }
 
-func listFiles(t *testing.T) string {
+func filesHere(t *testing.T) string {
 	t.Helper()
 	var all []string
 	for _, pattern := range []string{"*", "*/*", ".*"} {
