@@ -18,6 +18,9 @@ func TestParseSpec(t *testing.T) {
 		{"a=https://H.Example/openai/v1", ProviderSpec{ID: "a", URL: "https://h.example/openai"}},
 		{"a=http://[::1]:8000", ProviderSpec{ID: "a", URL: "http://[::1]:8000"}},
 		{"a:openai=https://h,models=org/x:8b|y,key-file=/run/key", ProviderSpec{ID: "a", Engine: OpenAIEngine, URL: "https://h", Models: []string{"org/x:8b", "y"}, KeyFile: "/run/key"}},
+		{"a=https://h.example,models=m,slots=openai-*|x.y:z?", ProviderSpec{ID: "a", URL: "https://h.example", Models: []string{"m"}, Slots: []string{"openai-*", "x.y:z?"}}},
+		{"a=http://10.0.0.7,slots=*,models=m", ProviderSpec{ID: "a", URL: "http://10.0.0.7", Models: []string{"m"}, Slots: []string{"*"}}},
+		{"a=https://h,ca=/etc/ca.pem", ProviderSpec{ID: "a", URL: "https://h", CAFile: "/etc/ca.pem"}},
 	}
 	for _, tt := range tests {
 		got, err := ParseSpec(tt.in)
@@ -69,6 +72,19 @@ func TestParseSpecFaults(t *testing.T) {
 		{"a=http://h,models=a|a", "models names"},
 		{"a=http://h,models=\x00", "models"},
 		{"a=http://h,key=" + canary, "key-file=PATH"},
+		{"a=https://h,models=m,key-file=/k,slots=s", "exclude each other"},
+		{"a=https://h,slots=s", "needs models"},
+		{"a=http://h.example,models=m,slots=s", "https"},
+		{"a=http://203.0.113.7,models=m,slots=s", "https"},
+		{"a=https://h,models=m,slots=", "no value"},
+		{"a=https://h,models=m,slots=a||b", "at place 2"},
+		{"a=https://h,models=m,slots=a|a", "twice"},
+		{"a=https://h,models=m,slots=[a]", "at place 1"},
+		{"a=https://h,models=m,slots=a/b", "at place 1"},
+		{"a=https://h,models=m,slots=" + strings.Repeat("a", 65), "at place 1"},
+		{"a=https://h,models=m,slots=s" + strings.Repeat("|s", 64), "more than 64"},
+		{"a=http://h,ca=/x", "ca needs"},
+		{"a=https://h,ca=/x\x00", "ca must"},
 		{"a=http://h,sk-" + canary, "no value"},
 		{"a=http://h,x=" + canary, "unknown"},
 		{"a=http://h," + strings.Repeat("x", maxSpecLength), "longer than"},
@@ -92,6 +108,7 @@ func FuzzProviderSpec(f *testing.F) {
 		"gpu0:vllm=http://h:8000/v1,capacity=64,models=a|b",
 		"a=https://h/openai/v1,key-file=/run/secrets/key",
 		"a=http://[::1]:8000", "a=http://[fe80::1%25eth0]:80/x", "a:=x", "=,=", "a=http://h/v1/v1",
+		"a=https://h,models=m,slots=a|b*,ca=/ca.pem", "a=http://h,models=m,slots=?,slots=?", "a=http://1.2.3.4,models=m,slots=s",
 		"a=http://h,models=\xff", "a=http://u:p@h", "a=http://h/%2f", "a=HTTP://H", "a=http://ünicode",
 	} {
 		f.Add(s)
