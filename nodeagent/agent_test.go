@@ -94,7 +94,7 @@ func startNode(t *testing.T, cfg Config) *node {
 	n := &node{logs: &safeBuffer{}, done: make(chan struct{})}
 	cfg.Name = "node-1"
 	cfg.Logger = slog.New(slog.NewTextHandler(n.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	if cfg.JoinToken == nil {
+	if cfg.JoinToken == nil && cfg.Identity == nil {
 		cfg.JoinToken = func() (string, error) { return "njt-test", nil }
 	}
 	var err error
