@@ -36,6 +36,9 @@ type fakeRun struct {
 	gate chan struct{}   // or nil; each Write of body bytes takes one token or waits for the context
 	ctx  context.Context // of the run, set by serve
 
+	keeper *keeper // nil without a lease
+	lease  []byte
+
 	mu     sync.Mutex
 	phases []execution.Phase
 	head   *wire.Head
@@ -86,9 +89,19 @@ func (r *fakeRun) Read(p []byte) (int, error) {
 	return r.feed.Read(p)
 }
 
-func (r *fakeRun) Keeper() tunnel.Keeper { return nil }
+func (r *fakeRun) Keeper() tunnel.Keeper {
+	if r.keeper == nil {
+		return nil
+	}
+	return r.keeper
+}
 
-func (r *fakeRun) Lease(context.Context) ([]byte, error) { return nil, errors.New("no lease") }
+func (r *fakeRun) Lease(context.Context) ([]byte, error) {
+	if r.lease == nil {
+		return nil, errors.New("no lease")
+	}
+	return r.lease, nil
+}
 
 func (r *fakeRun) Phase(p execution.Phase) {
 	r.mu.Lock()
@@ -154,7 +167,7 @@ func (r *fakeRun) awaitWrite(t *testing.T) {
 }
 
 // testAgent is an agent without an Edge: its runs are served by hand.
-func testAgent(t *testing.T, specs ...ProviderSpec) *Agent {
+func testAgent(t testing.TB, specs ...ProviderSpec) *Agent {
 	t.Helper()
 	providers, err := makeProviders(specs)
 	if err != nil {
