@@ -25,3 +25,9 @@ func NewManagedOn(cfg Config, public, private, nodes net.Listener) (*Server, err
 
 // Public is the handler of the public listener.
 func (s *Server) Public() http.Handler { return http.HandlerFunc(s.servePublic) }
+
+// Operator is the Edge as the admin API sees it.
+func (s *Server) Operator() Operator { return operator{s} }
+
+// Operator is the type of that.
+type Operator = operator

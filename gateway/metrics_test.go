@@ -20,7 +20,7 @@ func TestMetricsAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := metricNames(t)
+	shown := append(metricNames(t), managedMetricNames(t)...)
 	names := regexp.MustCompile(`\biop_[a-z_]+`)
 	var explained []string
 	for line := range strings.Lines(string(doc)) {
@@ -78,6 +78,20 @@ func metricNames(t *testing.T) (names []string) {
 	if status != http.StatusOK {
 		t.Fatalf("/metrics: %d", status)
 	}
+	return namesIn(body)
+}
+
+// managedMetricNames are those of an Edge in managed mode.
+func managedMetricNames(t *testing.T) []string {
+	t.Helper()
+	status, body := newManaged(t, slotFile).operate(http.MethodGet, "/metrics", "")
+	if status != http.StatusOK {
+		t.Fatalf("/metrics: %d", status)
+	}
+	return namesIn(body)
+}
+
+func namesIn(body string) (names []string) {
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (iop_[a-z_]+) `).FindAllStringSubmatch(body, -1) {
 		names = append(names, m[1])
 	}

@@ -43,7 +43,6 @@ type Grant struct {
 	use    Use // Body is nil once the lease was asked for
 
 	// Guarded by issuer.mu.
-	entered   bool // in issuer.live
 	sealed    bool // a lease was issued
 	ended     bool
 	withdrawn bool
@@ -226,7 +225,8 @@ func (g *Grant) enter(epoch uint64, revision execution.Revision) (bool, error) {
 	case i.epoch != epoch:
 		return false, nil
 	}
-	g.entered, g.revision, g.expires = true, revision, time.Now().Add(i.cfg.Life)
+	// To the second, as it will stand in the lease. One that is withdrawn before it is sealed is never sent.
+	g.revision, g.expires = revision, time.Now().UTC().Truncate(time.Second).Add(i.cfg.Life)
 	i.live[g] = struct{}{}
 	i.leasedLocked(g.use.Slot, g.holderKey(), g.expires)
 	return true, nil
