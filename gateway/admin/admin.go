@@ -58,7 +58,9 @@ const (
 )
 
 // endpoints is the whole API. openapi.yaml describes the same operations.
-func (a *api) endpoints() []endpoint {
+func (a *api) endpoints() []endpoint { return append(a.edgeEndpoints(), a.credentialEndpoints()...) }
+
+func (a *api) edgeEndpoints() []endpoint {
 	return []endpoint{
 		{method: "GET", path: "/openapi.yaml", stream: a.document},
 		{method: "GET", path: "/status", answer: a.status},
@@ -84,6 +86,36 @@ func (a *api) endpoints() []endpoint {
 		{method: "GET", path: "/config", answer: a.configuration},
 		{method: "POST", path: "/config/reload", answer: a.reloadConfig},
 		{method: "POST", path: "/config/check", body: yamlBody, answer: a.checkConfig},
+	}
+}
+
+// credentialEndpoints are about what Nodes are lent in managed mode, and which Nodes may have it.
+func (a *api) credentialEndpoints() []endpoint {
+	return []endpoint{
+		{method: "GET", path: "/slots", answer: a.slots},
+		{method: "GET", path: "/slots/{slot}", answer: a.oneSlot},
+		{method: "PUT", path: "/slots/{slot}", body: jsonBody, answer: a.setSlot},
+		{method: "DELETE", path: "/slots/{slot}", answer: a.deleteSlot},
+		{method: "POST", path: "/slots/{slot}/rotate", body: jsonBody, answer: a.rotateSlot},
+		{method: "POST", path: "/slots/{slot}/enable", answer: a.enableSlot},
+		{method: "POST", path: "/slots/{slot}/disable", answer: a.disableSlot},
+		{method: "POST", path: "/slots/{slot}/revoke", body: jsonBody, answer: a.revokeSlot},
+		{method: "GET", path: "/profiles", answer: a.profiles},
+		{method: "GET", path: "/profiles/{profile}", answer: a.oneProfile},
+		{method: "PUT", path: "/profiles/{profile}", body: jsonBody, answer: a.setProfile},
+		{method: "DELETE", path: "/profiles/{profile}", answer: a.deleteProfile},
+		{method: "GET", path: "/node-list", answer: a.nodeList},
+		{method: "PUT", path: "/node-list/allowed/{node}", body: jsonBody, answer: a.allowNode},
+		{method: "DELETE", path: "/node-list/allowed/{node}", answer: a.disallowNode},
+		{method: "PUT", path: "/node-list/denied/nodes/{node}", answer: a.denyNode},
+		{method: "DELETE", path: "/node-list/denied/nodes/{node}", answer: a.undenyNode},
+		{method: "PUT", path: "/node-list/denied/certificates/{serial}", answer: a.denyCertificate},
+		{method: "DELETE", path: "/node-list/denied/certificates/{serial}", answer: a.undenyCertificate},
+		{method: "GET", path: "/identity", answer: a.identity},
+		{method: "POST", path: "/signing-key/rotate", answer: a.rotateSigningKey},
+		{method: "GET", path: "/master-keys", answer: a.masterKeys},
+		{method: "POST", path: "/master-keys/rewrap", answer: a.rewrap},
+		{method: "GET", path: "/audit", query: auditParameters, answer: a.audit},
 	}
 }
 

@@ -58,7 +58,7 @@ func (a *api) checkConfig(r *http.Request) (any, error) {
 		}
 		return nil, invalid("", "the body broke off")
 	}
-	table, err := route.Parse("iop.yaml", data)
+	table, err := route.Parse("iop.yaml", data, route.Managed(a.edge.Managed()))
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,9 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admin"
+	"iop/gateway/credential"
 	"iop/gateway/route"
+	"iop/identity"
 	"iop/state"
 )
 
@@ -25,6 +27,11 @@ type fakeEdge struct {
 	flushed  int
 	flushErr error
 	ended    chan admin.Run // what Follow passes on
+
+	token      bool                  // the Edge runs in token mode
+	withdrawal credential.Withdrawal // what every withdrawal comes to
+	told       []string              // what it was told of changes
+	toldErr    error                 // what it answers
 }
 
 func newFakeEdge() *fakeEdge {
@@ -54,6 +61,7 @@ func (e *fakeEdge) Nodes() []admin.Node {
 		Sessions: []admin.Session{{
 			Generation: 7, Current: true, State: "online", Remote: "192.0.2.1:1", JoinToken: "t", BootID: "b", Version: "v",
 			Labels: map[string]string{"site": "lab"}, Since: began, RTTMS: 1.5, OpenRuns: 1,
+			Peer: "spiffe://iop.example.org/node/n1", Serial: "0a", NotAfter: &began,
 			Providers: []admin.Provider{{ID: "p", Adapter: "openai", Health: "ok", Capacity: 4, InFlight: 1, Models: []string{"m"}}},
 		}},
 	}, {Node: "n2", State: "offline", LastSeen: began, Sessions: []admin.Session{}}}
@@ -168,7 +176,7 @@ func (e *fakeEdge) ReloadConfig() error {
 	if e.unread != nil {
 		return e.unread
 	}
-	table, err := route.Parse("iop.yaml", []byte(e.file))
+	table, err := route.Parse("iop.yaml", []byte(e.file), route.Managed(!e.token))
 	if err != nil {
 		fault := admin.FaultOf(err)
 		fault.At = began
@@ -177,4 +185,37 @@ func (e *fakeEdge) ReloadConfig() error {
 	}
 	e.table, e.fault = table, nil
 	return nil
+}
+
+func (e *fakeEdge) Managed() bool { return !e.token }
+
+func (e *fakeEdge) tell(what string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.told = append(e.told, what)
+	return e.toldErr
+}
+
+func (e *fakeEdge) SlotChanged(_ context.Context, slot execution.SlotName) (credential.Withdrawal, error) {
+	return e.withdrawal, e.tell("slot " + string(slot))
+}
+
+func (e *fakeEdge) ProfilesChanged(context.Context) error { return e.tell("profiles") }
+
+func (e *fakeEdge) KeyRevoked(_ context.Context, key state.KeyID) (credential.Withdrawal, error) {
+	return e.withdrawal, e.tell("key " + string(key))
+}
+
+func (e *fakeEdge) NodesChanged(context.Context) (int, error) { return 1, e.tell("nodes") }
+
+func (e *fakeEdge) RotateSigningKey(context.Context) error { return e.tell("signing key") }
+
+func (e *fakeEdge) Identity() (identity.Status, bool) {
+	if e.token {
+		return identity.Status{}, false
+	}
+	return identity.Status{
+		ID: "spiffe://iop.example.org/edge/main", Serial: "0a", NotBefore: began, NotAfter: began.Add(24 * time.Hour), Roots: 1,
+		Changed: began, Loads: 1, Refused: 1, Fault: "it has expired", FaultAt: began,
+	}, true
 }

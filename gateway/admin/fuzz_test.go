@@ -27,6 +27,12 @@ func FuzzRequests(f *testing.F) {
 		{"POST", "/admin/v1/config/check", "application/yaml", goodConfig},
 		{"POST", "/admin/v1/config/check", "application/yaml", badConfig},
 		{"POST", "/admin/v1/nodes/n%2F1/drain", "", ""},
+		{"PUT", "/admin/v1/slots/main", "application/json", `{"profile":"p","value":"v"}`},
+		{"POST", "/admin/v1/slots/main/revoke", "application/json", `{"needs_provider_rotation":true}`},
+		{"PUT", "/admin/v1/profiles/p", "application/json", `{"header":"api-key","base_urls":["https://a/b"]}`},
+		{"PUT", "/admin/v1/node-list/allowed/n1", "application/json", `{"slots":["a*"],"profiles":["?"]}`},
+		{"PUT", "/admin/v1/node-list/denied/certificates/0a%3Ab", "", ""},
+		{"GET", "/admin/v1/audit?action=slot_set&before=1.x&limit=2&from=2026-01-01", "", ""},
 		{"DELETE", "/admin/v1//keys/../keys/%2e%2e", "text/plain", "x"},
 	} {
 		f.Add(seed[0], seed[1], seed[2], seed[3])

@@ -199,11 +199,30 @@ func (a *api) failureOf(r *http.Request, err error) *failure {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &failure{http.StatusRequestEntityTooLarge, "body_too_large", "", "the body is too large"}
 	}
+	if f := credentialFailure(err); f != nil {
+		return f
+	}
 	if errors.Is(err, state.ErrNotFound) {
 		return &failure{http.StatusNotFound, "not_found", "id", "there is no such id"}
 	}
 	a.log.Error("admin request failed", "path", r.Pattern, "error", err)
 	return &failure{http.StatusInternalServerError, "internal_error", "", "an internal error occurred; the log has it"}
+}
+
+// credentialFailure is the answer to an error about slots and profiles; nil for others.
+func credentialFailure(err error) *failure {
+	refused, ok := errors.AsType[*state.CredentialError](err)
+	switch {
+	case errors.Is(err, state.ErrProfileInUse):
+		return &failure{http.StatusConflict, "profile_in_use", "profile", err.Error()}
+	case errors.Is(err, state.ErrSameValue):
+		return &failure{http.StatusConflict, "same_value", "value", err.Error()}
+	case !ok || errors.Is(err, state.ErrNotFound):
+		return nil
+	case refused.Reason == state.CredentialNoMasterKey:
+		return &failure{http.StatusConflict, "no_master_key", "", "no master key is known: start the Edge with IOP_EDGE_MASTER_KEY_FILE"}
+	}
+	return &failure{http.StatusConflict, "slot_unusable", "slot", refused.Error()}
 }
 
 // decode reads a JSON body into v.

@@ -68,6 +68,8 @@ func TestWrongMethod(t *testing.T) {
 	for path, allow := range map[string]string{
 		"/status": "GET", "/keys": "GET, POST", "/keys/x": "GET, PATCH", "/keys/x/revoke": "POST", "/runs/x/cancel": "POST",
 		"/nodes/x/drain": "POST", "/config/reload": "POST", "/config/check": "POST",
+		"/slots": "GET", "/slots/x": "DELETE, GET, PUT", "/slots/x/rotate": "POST", "/profiles/x": "DELETE, GET, PUT",
+		"/node-list/allowed/x": "DELETE, PUT", "/audit": "GET",
 	} {
 		for _, method := range []string{"GET", "POST", "PUT", "DELETE", "OPTIONS"} {
 			if strings.Contains(allow, method) {

@@ -88,11 +88,19 @@ func (a *api) updateKey(r *http.Request) (any, error) {
 	return a.oneInUse(r.Context(), key)
 }
 
+// revokeKey ends a key. What runs with a credential that was leased for it is cancelled; what needs none finishes.
 func (a *api) revokeKey(r *http.Request) (any, error) {
+	ctx, cancel := lasting(r)
+	defer cancel()
 	id := keyID(r)
-	if err := a.store.RevokeKey(r.Context(), id, operatorName); err != nil {
+	if err := a.store.RevokeKey(ctx, id, operatorName); err != nil {
 		return nil, err
 	}
 	a.done(r, "revoke key", "key", id)
-	return map[string]any{"id": id}, nil
+	withdrawal, err := a.edge.KeyRevoked(ctx, id)
+	if err != nil {
+		a.log.Error("a key was revoked, and the leases of its runs could not be withdrawn", "key", id, "error", err)
+		return nil, notTold()
+	}
+	return KeyRevocation{ID: id, Withdrawal: WithdrawalView(withdrawal)}, nil
 }

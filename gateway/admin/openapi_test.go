@@ -247,6 +247,9 @@ func TestSetsAreWhole(t *testing.T) {
 		{schemas["Run"].Value.Properties["phase"], set(func(i int) string { return execution.Phase(i).String() }, 0)},
 		{schemas["Outcome"], set(func(i int) string { return execution.Outcome(i).String() }, 1)},
 		{schemas["Policy"], set(func(i int) string { return route.Policy(i).String() }, 0)},
+		{schemas["AuditAction"], set(func(i int) string { return state.AuditAction(i).String() }, 1)},
+		{schemas["AuditOutcome"], set(func(i int) string { return state.AuditOutcome(i).String() }, 1)},
+		{schemas["Header"], set(func(i int) string { return state.Header(i).String() }, 1)},
 	} {
 		var got []string
 		for _, value := range test.schema.Value.Enum {
@@ -286,6 +289,7 @@ func TestEveryOperationConforms(t *testing.T) {
 	d.must(nil, "POST", v1+"/join-tokens", `{}`)
 	d.must(nil, "POST", v1+"/join-tokens/"+string(token.ID)+"/revoke", "")
 	d.must(nil, "GET", v1+"/join-tokens", "")
+	d.changesCredentials()
 	d.addUsage()
 	d.must(nil, "GET", v1+"/usage?by=key,principal,route,model,node,provider,outcome,day,month", "")
 	d.must(nil, "GET", v1+"/usage/records?format=csv", "")
@@ -301,6 +305,24 @@ func TestEveryOperationConforms(t *testing.T) {
 		if !d.seen[operation] {
 			t.Errorf("no answer of %s was held against the document", operation)
 		}
+	}
+}
+
+// changesCredentials asks for each operation about slots, profiles and Nodes.
+func (d *desk) changesCredentials() {
+	d.t.Helper()
+	d.useMasterKeys(1)
+	for _, ask := range [][3]string{
+		{"PUT", "/profiles/openai", `{"header":"x-api-key","base_urls":["https://api.example.com"]}`}, {"GET", "/profiles", ""}, {"GET", "/profiles/openai", ""},
+		{"PUT", "/slots/main", body(canary)}, {"GET", "/slots", ""}, {"GET", "/slots/main", ""}, {"POST", "/slots/main/rotate", `{"value":"b"}`},
+		{"POST", "/slots/main/disable", ""}, {"POST", "/slots/main/enable", ""}, {"POST", "/slots/main/revoke", `{"needs_provider_rotation":true}`},
+		{"GET", "/master-keys", ""}, {"POST", "/master-keys/rewrap", ""}, {"DELETE", "/slots/main", ""}, {"DELETE", "/profiles/openai", ""},
+		{"PUT", "/node-list/allowed/n1", `{"slots":["*"],"profiles":["*"]}`}, {"PUT", "/node-list/denied/nodes/n2", ""},
+		{"PUT", "/node-list/denied/certificates/0a", ""}, {"GET", "/node-list", ""}, {"DELETE", "/node-list/allowed/n1", ""},
+		{"DELETE", "/node-list/denied/nodes/n2", ""}, {"DELETE", "/node-list/denied/certificates/0a", ""},
+		{"GET", "/identity", ""}, {"POST", "/signing-key/rotate", ""}, {"GET", "/audit", ""}, {"GET", "/audit?limit=3", ""},
+	} {
+		d.must(nil, ask[0], "/admin/v1"+ask[1], ask[2])
 	}
 }
 

@@ -33,6 +33,11 @@ type TargetSpec struct {
 	Provider string            `json:"provider,omitempty"` // glob; absent: any
 	Model    string            `json:"model"`
 	Weight   int               `json:"weight"`
+
+	// In managed mode, where a run brings a credential.
+	Slot    execution.SlotName    `json:"slot,omitempty"`
+	Profile execution.ProfileName `json:"profile,omitempty"`  // absent: the slot's own
+	BaseURL string                `json:"base_url,omitempty"` // absent: the profile's only one
 }
 
 // Target is a provider that a route can use.
@@ -169,7 +174,10 @@ func TargetSpecs(g *route.Group) []TargetSpec {
 	specs := []TargetSpec{}
 	for i := range g.Targets {
 		t := &g.Targets[i]
-		specs = append(specs, TargetSpec{Node: t.Node, Labels: t.Labels, Provider: t.Provider, Model: t.Model, Weight: t.Weight})
+		specs = append(specs, TargetSpec{
+			Node: t.Node, Labels: t.Labels, Provider: t.Provider, Model: t.Model, Weight: t.Weight,
+			Slot: t.Slot, Profile: t.Profile, BaseURL: string(t.BaseURL),
+		})
 	}
 	return specs
 }

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/gateway/credential"
 	"iop/gateway/route"
+	"iop/identity"
 	"iop/state"
 )
 
@@ -39,6 +41,23 @@ type Edge interface {
 	// ReloadConfig reads the file again and applies it if it is right. Its error is a *route.ConfigError, ErrNoConfig,
 	// or says why the file can't be read.
 	ReloadConfig() error
+
+	// Managed reports whether Nodes show certificates and are leased credentials. In token mode the methods below have
+	// nothing to do; the slots may be kept all the same.
+	Managed() bool
+	// SlotChanged is told of each change of a slot, after the state has it: it withdraws what leases of before must not
+	// outlive, within about two seconds, and says what is left.
+	SlotChanged(ctx context.Context, slot execution.SlotName) (credential.Withdrawal, error)
+	// ProfilesChanged is told of each change of a profile.
+	ProfilesChanged(ctx context.Context) error
+	// KeyRevoked is told of each API key that was revoked: it withdraws the leases of its runs.
+	KeyRevoked(ctx context.Context, key state.KeyID) (credential.Withdrawal, error)
+	// NodesChanged is told of each change of the allow-list and the deny-list: it ends the sessions that may not go on.
+	NodesChanged(ctx context.Context) (ended int, err error)
+	// RotateSigningKey signs leases with the next key from now on. Its error may be a *lease.TooEarlyError.
+	RotateSigningKey(ctx context.Context) error
+	// Identity says how the Edge's own identity fares; false in token mode.
+	Identity() (identity.Status, bool)
 }
 
 // ErrNoConfig says that the Edge was started without a file of routes.
@@ -92,7 +111,10 @@ type Session struct {
 	Current    bool                 `json:"current"`
 	State      string               `json:"state"` // "registered", "online", "draining"
 	Remote     string               `json:"remote"`
-	JoinToken  string               `json:"join_token"` // its id
+	JoinToken  string               `json:"join_token"`          // its id; empty in managed mode
+	Peer       string               `json:"peer,omitempty"`      // the SPIFFE ID in its certificate; managed mode only, as the next two
+	Serial     string               `json:"serial,omitempty"`    // of its certificate
+	NotAfter   *time.Time           `json:"not_after,omitempty"` // when it ends by itself, unless the Node has come anew before
 	BootID     string               `json:"boot_id"`
 	Version    string               `json:"version"`
 	Labels     map[string]string    `json:"labels"`

@@ -1,0 +1,130 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"iop/execution"
+	"iop/state"
+)
+
+// How many entries a page of the audit has.
+const (
+	defaultAudit = 100
+	maxAudit     = 1000
+)
+
+var auditParameters = []string{"from", "to", "action", "actor", "slot", "profile", "node", "lease", "run", "before", "limit"}
+
+// AuditEntry is who did what, when and how it ended. What does not apply is absent; no value is ever in one.
+type AuditEntry struct {
+	ID      string    `json:"id"`
+	At      time.Time `json:"at"`
+	Actor   string    `json:"actor"`
+	Action  string    `json:"action"`
+	Outcome string    `json:"outcome"`
+	Reason  string    `json:"reason,omitempty"`
+	Subject string    `json:"subject,omitempty"` // what the action names, if it is none of the following
+
+	Slot       execution.SlotName    `json:"slot,omitempty"`
+	Profile    execution.ProfileName `json:"profile,omitempty"`
+	Revision   execution.Revision    `json:"revision,omitempty"`
+	Node       execution.NodeID      `json:"node,omitempty"`
+	Generation execution.Generation  `json:"generation,omitempty"`
+	Lease      execution.LeaseID     `json:"lease,omitempty"`
+	Run        execution.RunID       `json:"run,omitempty"`
+	Attempt    int                   `json:"attempt,omitempty"`
+	Principal  execution.PrincipalID `json:"principal,omitempty"`
+	Route      execution.RouteName   `json:"route,omitempty"`
+	Target     string                `json:"target,omitempty"`
+	Expires    *time.Time            `json:"expires,omitempty"` // of the lease
+}
+
+// AuditPage is the answer to GET /admin/v1/audit, the newest entry first.
+type AuditPage struct {
+	Data []AuditEntry `json:"data"`
+	Next string       `json:"next"` // the parameter before of the next page; empty: there is none
+}
+
+// AuditEntryView is an entry as this API shows it.
+func AuditEntryView(e *state.AuditEntry) AuditEntry {
+	return AuditEntry{
+		ID: e.ID, At: e.At.UTC(), Actor: e.Actor, Action: e.Action.String(), Outcome: e.Outcome.String(), Reason: e.Reason, Subject: e.Subject,
+		Slot: e.Slot, Profile: e.Profile, Revision: e.Revision, Node: e.Node, Generation: e.Generation, Lease: e.Lease, Run: e.Run,
+		Attempt: e.Attempt, Principal: e.Principal, Route: e.Route, Target: e.Target, Expires: optional(e.Expires),
+	}
+}
+
+// audit answers with a page of the entries that are meant.
+func (a *api) audit(r *http.Request) (any, error) {
+	query, err := AuditQuery(r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	if err := a.store.FlushAudit(r.Context()); err != nil {
+		return nil, err
+	}
+	entries, next, err := a.store.AuditEntries(r.Context(), query)
+	if err != nil {
+		return nil, err
+	}
+	return AuditPageView(entries, next), nil
+}
+
+// AuditPageView is a page as this API shows it.
+func AuditPageView(entries []state.AuditEntry, next state.AuditCursor) AuditPage {
+	page := AuditPage{Data: make([]AuditEntry, len(entries))}
+	for i := range entries {
+		page.Data[i] = AuditEntryView(&entries[i])
+	}
+	if next != (state.AuditCursor{}) {
+		page.Next = fmt.Sprintf("%d.%s", next.At.UnixMilli(), next.ID)
+	}
+	return page
+}
+
+// AuditQuery reads the parameters of a query. An error says which is wrong.
+func AuditQuery(values url.Values) (q state.AuditQuery, err error) {
+	q = state.AuditQuery{
+		Actor: values.Get("actor"), Slot: execution.SlotName(values.Get("slot")), Profile: execution.ProfileName(values.Get("profile")),
+		Node: execution.NodeID(values.Get("node")), Lease: execution.LeaseID(values.Get("lease")), Run: execution.RunID(values.Get("run")),
+		Limit: defaultAudit,
+	}
+	for _, at := range []struct {
+		name string
+		into *time.Time
+	}{{"from", &q.From}, {"to", &q.To}} {
+		if text := values.Get(at.name); text != "" {
+			if *at.into, err = ParseTime(text); err != nil {
+				return q, invalid(at.name, at.name+" "+err.Error())
+			}
+		}
+	}
+	if text := values.Get("action"); text != "" {
+		for name := range strings.SplitSeq(text, ",") {
+			action, err := state.ParseAuditAction(name)
+			if err != nil {
+				return q, err
+			}
+			q.Actions = append(q.Actions, action)
+		}
+	}
+	if text := values.Get("limit"); text != "" {
+		if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 1 || q.Limit > maxAudit {
+			return q, invalid("limit", fmt.Sprintf("limit must be a number from 1 to %d", maxAudit))
+		}
+	}
+	if text := values.Get("before"); text != "" {
+		millis, id, ok := strings.Cut(text, ".")
+		at, err := strconv.ParseInt(millis, 10, 64)
+		if err != nil || !ok || id == "" {
+			return q, invalid("before", "before must be the next of an answer")
+		}
+		q.Before = state.AuditCursor{At: time.UnixMilli(at).UTC(), ID: id}
+	}
+	return q, nil
+}

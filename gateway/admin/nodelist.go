@@ -1,0 +1,163 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"iop/lease"
+	"iop/state"
+)
+
+// nodeList shows who may connect in managed mode, and who may not.
+func (a *api) nodeList(r *http.Request) (any, error) {
+	allows, err := a.store.NodeAllows(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	denials, err := a.store.Denials(r.Context())
+	return NodeListView(allows, denials), err
+}
+
+// changeNodes makes a change of the lists, and has the Edge end the sessions that may not go on.
+func (a *api) changeNodes(r *http.Request, action, part, value string, edit func(context.Context) (*AllowedNode, error)) (any, error) {
+	ctx, cancel := lasting(r)
+	defer cancel()
+	allowed, err := edit(ctx)
+	if err != nil {
+		return nil, about(part, err)
+	}
+	ended, err := a.edge.NodesChanged(ctx)
+	if err != nil {
+		a.log.Error("the list of Nodes was changed, and sessions could not be held against it", part, value, "error", err)
+		return nil, &failure{http.StatusInternalServerError, "not_withdrawn", "", "the change is made and no new lease goes against it, but sessions could not be held against it yet"}
+	}
+	a.done(r, action, part, value, "sessions_ended", ended)
+	return NodesChange{SessionsEnded: ended, Allowed: allowed}, nil
+}
+
+func (a *api) allowNode(r *http.Request) (any, error) {
+	var body NewAllowance
+	if err := decode(r, &body); err != nil {
+		return nil, err
+	}
+	node := nodeID(r)
+	return a.changeNodes(r, "allow node", "node", string(node), func(ctx context.Context) (*AllowedNode, error) {
+		allow, err := a.store.AllowNode(ctx, state.NodeAllow{Node: node, Slots: body.Slots, Profiles: body.Profiles}, operatorName)
+		view := AllowedNodeView(&allow)
+		return &view, err
+	})
+}
+
+func (a *api) disallowNode(r *http.Request) (any, error) {
+	node := nodeID(r)
+	return a.changeNodes(r, "disallow node", "node", string(node), func(ctx context.Context) (*AllowedNode, error) {
+		return nil, a.store.DisallowNode(ctx, node, operatorName)
+	})
+}
+
+func (a *api) denyNode(r *http.Request) (any, error) {
+	node := nodeID(r)
+	return a.changeNodes(r, "deny node", "node", string(node), func(ctx context.Context) (*AllowedNode, error) {
+		return nil, a.store.DenyNode(ctx, state.Denial{Node: node}, operatorName)
+	})
+}
+
+func (a *api) undenyNode(r *http.Request) (any, error) {
+	node := nodeID(r)
+	return a.changeNodes(r, "undeny node", "node", string(node), func(ctx context.Context) (*AllowedNode, error) {
+		return nil, a.store.UndenyNode(ctx, state.Denial{Node: node}, operatorName)
+	})
+}
+
+func (a *api) denyCertificate(r *http.Request) (any, error) {
+	return a.onCertificate(r, "deny certificate", a.store.DenyNode)
+}
+
+func (a *api) undenyCertificate(r *http.Request) (any, error) {
+	return a.onCertificate(r, "undeny certificate", a.store.UndenyNode)
+}
+
+func (a *api) onCertificate(r *http.Request, action string, edit func(context.Context, state.Denial, string) error) (any, error) {
+	serial, err := state.ParseCertificateSerial(r.PathValue("serial"))
+	if err != nil {
+		return nil, invalid("serial", "serial must be a certificate's serial number in hexadecimal")
+	}
+	return a.changeNodes(r, action, "serial", string(serial), func(ctx context.Context) (*AllowedNode, error) {
+		return nil, edit(ctx, state.Denial{Serial: serial}, operatorName)
+	})
+}
+
+// identity shows who the Edge is to its Nodes, and how its certificate fares.
+func (a *api) identity(*http.Request) (any, error) {
+	status, managed := a.edge.Identity()
+	if !managed {
+		return Identity{}, nil
+	}
+	return identityView(&status), nil
+}
+
+// rotateSigningKey has leases signed by the next key from now on.
+func (a *api) rotateSigningKey(r *http.Request) (any, error) {
+	if !a.edge.Managed() {
+		return nil, &failure{http.StatusConflict, "not_managed", "", "the Edge runs in token mode, where it signs no leases"}
+	}
+	ctx, cancel := lasting(r)
+	defer cancel()
+	err := a.edge.RotateSigningKey(ctx)
+	if early, ok := errors.AsType[*lease.TooEarlyError](err); ok {
+		return nil, &failure{http.StatusConflict, "too_early", "", early.Error()}
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.done(r, "rotate signing key")
+	return struct{}{}, nil
+}
+
+func (a *api) masterKeys(r *http.Request) (any, error) {
+	uses, err := a.store.MasterKeyUses(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	return list[MasterKey]{MasterKeyViews(uses)}, nil
+}
+
+// rewrap seals under the current master key what others that the Edge knows still seal.
+func (a *api) rewrap(r *http.Request) (any, error) {
+	answer, err := Rewrap(r.Context(), a.store, operatorName)
+	if err != nil {
+		return nil, err
+	}
+	a.done(r, "rewrap", "moved", answer.Moved, "master_key", answer.MasterKey)
+	return answer, nil
+}
+
+// Rewrap seals under the store's current master key what others that it knows still seal. Without a master key the error
+// is a *state.CredentialError.
+func Rewrap(ctx context.Context, store *state.Store, by string) (Rewrapped, error) {
+	uses, err := store.MasterKeyUses(ctx)
+	if err != nil {
+		return Rewrapped{}, err
+	}
+	var answer Rewrapped
+	for _, use := range uses {
+		if use.Current {
+			answer.MasterKey = use.ID
+		}
+	}
+	if answer.MasterKey == "" {
+		return answer, &state.CredentialError{Reason: state.CredentialNoMasterKey}
+	}
+	for _, use := range uses {
+		if use.Current || !use.Known || use.Slots == 0 {
+			continue
+		}
+		moved, err := store.Rewrap(ctx, use.ID, answer.MasterKey, by)
+		answer.Moved += moved
+		if err != nil {
+			return answer, err
+		}
+	}
+	return answer, nil
+}
