@@ -116,7 +116,11 @@ func sessionView(node execution.NodeID, v *registry.SessionView, load map[admiss
 	s := admin.Session{
 		Generation: v.Generation, Current: v.Current, State: v.State, Remote: v.Remote, JoinToken: v.TokenID,
 		BootID: v.BootID, Since: v.Since.UTC(), RTTMS: millis(v.RTT), OpenRuns: v.OpenRuns,
-		Labels: map[string]string{}, Providers: []admin.Provider{},
+		Labels: map[string]string{}, Providers: []admin.Provider{}, Peer: v.Peer, Serial: v.Serial,
+	}
+	if !v.NotAfter.IsZero() {
+		end := v.NotAfter.UTC()
+		s.NotAfter = &end
 	}
 	if v.Info == nil {
 		return s
