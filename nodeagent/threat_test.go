@@ -72,6 +72,108 @@ func TestNodeBindingThreat03(t *testing.T) {
 	}
 }
 
+// TestNodeSwappedBodyThreat24: a body that is not the one of the lease goes nowhere. With another body's hash in
+// loan.expectation, say that of the announced one, it would.
+func TestNodeSwappedBodyThreat24(t *testing.T) {
+	r := newManagedRig(t)
+	l := r.leased(t, chatBody)
+	l.spec.Body = []byte(strings.Replace(chatBody, "[]", "{}", 1))
+	r.refused(t, l, lease.ReasonRequestDigest)
+	l = r.leased(t, chatBody)
+	l.spec.Open.GetProviderTunnel().Headers[0].Value = "text/plain"
+	r.refused(t, l, lease.ReasonRequestDigest)
+}
+
+// TestNodeHeadersThreat42: what a client sends beside the lease, by whatever header, does not reach the provider, and
+// what could split a header is refused (threat 38). Without requestHeaders' list it fails.
+func TestNodeHeadersThreat42(t *testing.T) {
+	got := make(chan http.Header, 1)
+	spec := slotted(httpProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header
+		io.WriteString(w, unaryAnswer)
+	}))
+	a := testAgent(t, spec)
+	r := newLoanedRun(t, a, spec, false)
+	for _, name := range []string{"authorization", "x-api-key", "api-key", "x-iop-lease", "cookie", "host", "connection", "proxy-authorization", "x-forwarded-for", "upgrade"} {
+		r.req().Headers = append(r.req().Headers, hdr(name, "evil"))
+	}
+	if end := serveNow(t, a, r.fakeRun); end.Outcome != execution.Completed {
+		t.Fatalf("%+v", end)
+	}
+	for name, values := range <-got {
+		if strings.Contains(fmt.Sprint(values), "evil") || name == "Authorization" && fmt.Sprint(values) != "[Bearer "+canary+"]" {
+			t.Errorf("%s: %q", name, values)
+		}
+	}
+	r = newLoanedRun(t, a, spec, false)
+	r.req().Headers = append(r.req().Headers, hdr("user-agent", "x\r\nAuthorization: evil"))
+	if end := serveNow(t, a, r.fakeRun); end.Code != execution.CodeBadRequest || a.leases.Opened() != 1 {
+		t.Errorf("a split header: %+v", end)
+	}
+}
+
+// TestNodeTargetThreat43: nothing in a request chooses where the credential goes. The lease names the address, and it
+// must be the one of the provider's specification: without Target in loan.expectation another is accepted (threat 3).
+func TestNodeTargetThreat43(t *testing.T) {
+	elsewhere := newEchoProvider(t)
+	r := newManagedRig(t)
+	body := fmt.Sprintf(`{"model":"m","api_base":%q,"base_url":%q,"target":%q}`, elsewhere.URL, elsewhere.URL, elsewhere.URL)
+	if _, _, end := finish(t, r.leased(t, body).open(t, r.edge, r.session)); end.Outcome != execution.Completed {
+		t.Errorf("%+v", end)
+	}
+	l := r.edge.leased(t, r.session, elsewhere.ProviderSpec, body)
+	r.refused(t, l, lease.ReasonTarget)
+	if calls, _ := elsewhere.seen(); calls != 0 {
+		t.Error("the credential went elsewhere")
+	}
+}
+
+// TestNodeHugeAnswerThreat49: a head that is too long, and one that never comes, end the call. Without
+// MaxResponseHeaderBytes and without the watch they would not.
+func TestNodeHugeAnswerThreat49(t *testing.T) {
+	if end, _ := answered(t, false, json200+"X-Request-Id: "+strings.Repeat("x", maxResponseHeaderBytes)+"\r\n\r\n{}", 1<<20); end.Code != execution.CodeResponseTooLarge {
+		t.Errorf("a long head: %+v", end)
+	}
+	spec := slotted(rawProvider(t, func(c net.Conn, _ *http.Request) { io.Copy(io.Discard, c) }))
+	a := testAgent(t, spec)
+	r := newLoanedRun(t, a, spec, false)
+	r.req().FirstByteTimeoutMs = 20
+	if end := serveNow(t, a, r.fakeRun); end.Code != execution.CodeProviderTimeout {
+		t.Errorf("no head: %+v", end)
+	}
+}
+
+// TestLeasedCallIsSentOnce: a connection that closes under the request makes it fail, where net/http would send it a
+// second time without a lease. With again true in attachBody the provider sees it twice.
+func TestLeasedCallIsSentOnce(t *testing.T) {
+	calls := make(chan string, 8)
+	spec := slotted(httpProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		calls <- r.RemoteAddr
+		if len(calls) == 1 {
+			io.WriteString(w, unaryAnswer)
+			return
+		}
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err == nil {
+			conn.Close()
+		}
+	}))
+	a := testAgent(t, spec)
+	l := newLoans(t, a, spec)
+	for i, want := range []execution.Outcome{execution.Completed, execution.Failed} {
+		r := chatRun(false)
+		r.open.RunId = string(execution.NewRunID())
+		r.keeper, r.lease = l.keeper, l.lend(t, r.open, r.body)
+		if end := serveNow(t, a, r); end.Outcome != want {
+			t.Errorf("run %d: %+v", i+1, end)
+		}
+	}
+	if first, second := <-calls, <-calls; len(calls) != 0 || first != second {
+		t.Errorf("the provider saw %d more calls, the first from %s and %s", len(calls), first, second)
+	}
+}
+
 // TestNodeOlderSessionThreat04: a lease of the session before this one is refused by its key. With one Recipient for
 // all sessions it would be the generation that refuses it.
 func TestNodeOlderSessionThreat04(t *testing.T) {
@@ -222,10 +324,9 @@ func TestWaitForLeaseIsCancellable(t *testing.T) {
 // a lease does not reach a provider with slots, and one with a lease none without. Without refuseLease all three go on.
 func TestNodePolicyThreat70(t *testing.T) {
 	r := newManagedRig(t)
-	asked := false
 	wrong := r.leased(t, chatBody)
 	wrong.spec.Open.Lease.Slot, wrong.binding.Slot = "other", "other"
-	wrong.spec.Lease = func(ctx context.Context) ([]byte, error) { asked = true; <-ctx.Done(); return nil, ctx.Err() }
+	wrong.spec.Lease = func(ctx context.Context) ([]byte, error) { <-ctx.Done(); return nil, ctx.Err() }
 	if _, _, end := finish(t, wrong.open(t, r.edge, r.session)); end.Outcome != execution.Failed || end.Code != execution.CodeCredentialRejected || end.Detail != rejectedDetail {
 		t.Errorf("another slot: %+v", end)
 	}
@@ -251,8 +352,8 @@ func TestNodePolicyThreat70(t *testing.T) {
 	if n.Leases().Unwanted() != 1 {
 		t.Errorf("%d unwanted", n.Leases().Unwanted())
 	}
-	if calls, auth := r.provider.seen(); calls != 0 || auth != "" || asked {
-		t.Errorf("%d calls, %q, lease asked %v", calls, auth, asked)
+	if calls, auth := r.provider.seen(); calls != 0 || auth != "" {
+		t.Errorf("%d calls, %q", calls, auth)
 	}
 }
 
@@ -303,7 +404,7 @@ func TestNodeKeysAreChecked(t *testing.T) {
 }
 
 // TestNodeEdgeThreat31: the Node shows itself to the one Edge that it was told only, however valid another one's
-// certificate is. Without the Edge's ID in ClientConfig the first comes online.
+// certificate is. Without the Edge's ID in both ClientConfig and EdgePeer the first comes online.
 func TestNodeEdgeThreat31(t *testing.T) {
 	a := newAuthority(t)
 	e := newManagedEdge(t, a.source(t, identity.RoleEdge, "edge-2"))
@@ -338,41 +439,28 @@ func answered(t *testing.T, stream bool, answer string, cut int) (end execution.
 	return end, fmt.Sprint(end, r.head, r.out.String())
 }
 
-// TestNodeEchoThreat37: in whatever part of its answer, form and pieces a provider repeats the credential of a lease, it
-// does not come out: headers (threat 35), interim answers and trailers (36), redirects (46), the bodies of errors and of
-// 401 and 403. Without e.key in loan.open, or without the scrubber, cases of each kind fail.
-func TestNodeEchoThreat37(t *testing.T) {
-	encoded := base64.StdEncoding.EncodeToString([]byte("Bearer " + canary))
-	shifted := base64.URLEncoding.EncodeToString([]byte("x" + canary))
-	event := `data: {"choices":[{"index":0,"delta":{"content":"` + canary + " and " + encoded + " and " + shifted + `"}}]}` + "\n\n"
-	echo := `{"a":"` + canary + `","b":"` + encoded + `","c":"` + shifted + `"}`
-	json200 := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-	for name, tt := range map[string]struct {
-		stream bool
-		answer string
-	}{
-		"unary":              {false, json200 + "\r\n" + echo},
-		"stream":             {true, sseHead + event + doneEvent},
-		"first event error":  {true, sseHead + `data: {"error":{"message":"bad key ` + canary + `"}}` + "\n\n"},
-		"error after":        {true, sseHead + firstChunk + `error: {"message":"bad key ` + canary + `"}` + "\n\n"},
-		"status 400":         {false, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n\r\n" + echo},
-		"status 401":         {false, "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: " + canary + "\r\n\r\nprovider-words " + canary},
-		"status 403":         {false, "HTTP/1.1 403 Forbidden\r\n\r\nprovider-words " + encoded},
-		"no HTTP":            {false, canary + "\r\n\r\n"},
-		"Threat46 redirect":  {false, "HTTP/1.1 302 " + canary + "\r\nLocation: http://127.0.0.1:1/" + canary + "\r\n\r\n"},
-		"Threat35 header":    {false, json200 + "Authorization: " + canary + "\r\nX-Api-Key: " + canary + "\r\nX-Request-Id: " + canary + "\r\nX-Echo: " + canary + "\r\nContent-Length: 2\r\n\r\n{}"},
-		"Threat36 103":       {false, "HTTP/1.1 103 Early Hints\r\nX-Request-Id: " + canary + "\r\nLink: " + canary + "\r\n\r\n" + json200 + "Content-Length: 2\r\n\r\n{}"},
-		"Threat36 trailer":   {false, json200 + "Transfer-Encoding: chunked\r\nTrailer: X-Request-Id\r\n\r\n2\r\n{}\r\n0\r\nX-Request-Id: " + canary + "\r\n\r\n"},
-		"Threat36 unnamed":   {false, json200 + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Request-Id: " + canary + "\r\n\r\n"},
-		"compressed":         {false, json200 + "Content-Encoding: gzip\r\n\r\n" + echo},
-		"no end":             {false, json200 + "Content-Length: 99999\r\n\r\n" + echo},
-		"broken in the key":  {false, json200 + "Content-Length: 99999\r\n\r\n" + echo[:len(canary)]},
-		"switched protocols": {false, "HTTP/1.1 101 " + canary + "\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"},
-	} {
+// The forms in which providers of these tests repeat the credential.
+var (
+	echoPlain   = base64.StdEncoding.EncodeToString([]byte("Bearer " + canary))
+	echoShifted = base64.URLEncoding.EncodeToString([]byte("x" + canary))
+	echoBody    = `{"a":"` + canary + `","b":"` + echoPlain + `","c":"` + echoShifted + `"}`
+)
+
+const json200 = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+// echoCase is an answer that repeats the credential.
+type echoCase struct {
+	stream bool
+	answer string
+}
+
+// nothingComesOut runs each case whole, byte by byte and in pieces.
+func nothingComesOut(t *testing.T, cases map[string]echoCase) {
+	for name, tt := range cases {
 		for _, cut := range []int{len(tt.answer), 1, 7} {
 			t.Run(fmt.Sprintf("%s by %d", name, cut), func(t *testing.T) {
 				end, all := answered(t, tt.stream, tt.answer, cut)
-				for _, form := range []string{canary, strings.TrimRight(encoded, "=")[10:], strings.TrimRight(shifted, "=")[2:], "provider-words", "Location", "trailer"} {
+				for _, form := range []string{canary, strings.TrimRight(echoPlain, "=")[10:], strings.TrimRight(echoShifted, "=")[2:], "provider-words", "Location", "Link"} {
 					if strings.Contains(all, form) {
 						t.Errorf("%q came out: %+v %s", form, end, all)
 					}
@@ -383,6 +471,49 @@ func TestNodeEchoThreat37(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestNodeEchoThreat37: whatever body a provider repeats the credential of a lease in, it does not come out, and the
+// provider's own words to a 401 or 403 don't at all. Without e.key in loan.open, without the scrubber, without mask in
+// clean, or without the check of compressed answers, a case fails.
+func TestNodeEchoThreat37(t *testing.T) {
+	event := `data: {"choices":[{"index":0,"delta":{"content":"` + canary + " and " + echoPlain + " and " + echoShifted + `"}}]}` + "\n\n"
+	nothingComesOut(t, map[string]echoCase{
+		"unary":              {false, json200 + "\r\n" + echoBody},
+		"stream":             {true, sseHead + event + doneEvent},
+		"first event error":  {true, sseHead + `data: {"error":{"message":"bad key ` + canary + `"}}` + "\n\n"},
+		"error after":        {true, sseHead + firstChunk + `error: {"message":"bad key ` + canary + `"}` + "\n\n"},
+		"status 400":         {false, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n\r\n" + echoBody},
+		"status 401":         {false, "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: " + canary + "\r\n\r\nprovider-words " + canary},
+		"status 403":         {false, "HTTP/1.1 403 Forbidden\r\n\r\nprovider-words " + echoPlain},
+		"no HTTP":            {false, canary + "\r\n\r\n"},
+		"redirect":           {false, "HTTP/1.1 302 " + canary + "\r\nLocation: http://127.0.0.1:1/" + canary + "\r\n\r\n"},
+		"compressed":         {false, json200 + "Content-Encoding: gzip\r\n\r\n" + echoBody},
+		"no end":             {false, json200 + "Content-Length: 99999\r\n\r\n" + echoBody},
+		"broken in the key":  {false, json200 + "Content-Length: 99999\r\n\r\n" + echoBody[:len(canary)]},
+		"switched protocols": {false, "HTTP/1.1 101 " + canary + "\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"},
+	})
+}
+
+// TestNodeEchoInHeaderThreat35: headers pass by the list, and those that do are masked. Without mask in sendHead it
+// fails.
+func TestNodeEchoInHeaderThreat35(t *testing.T) {
+	nothingComesOut(t, map[string]echoCase{
+		"header":  {false, json200 + "Authorization: " + canary + "\r\nX-Api-Key: " + canary + "\r\nX-Request-Id: " + canary + "\r\nX-Echo: " + canary + "\r\nContent-Length: 2\r\n\r\n{}"},
+		"encoded": {false, json200 + "Openai-Organization: " + echoPlain + "\r\nX-Ratelimit-Key: " + echoShifted + "\r\nContent-Length: 2\r\n\r\n{}"},
+	})
+}
+
+// TestNodeEchoAsideThreat36: interim answers and trailers, announced or not, do not pass. Nothing in the package reads
+// them; with resp.Trailer added to the head in sendHead the announced one fails.
+func TestNodeEchoAsideThreat36(t *testing.T) {
+	chunked := json200 + "Transfer-Encoding: chunked\r\n"
+	nothingComesOut(t, map[string]echoCase{
+		"103":     {false, "HTTP/1.1 103 Early Hints\r\nX-Request-Id: " + canary + "\r\nLink: " + canary + "\r\n\r\n" + json200 + "Content-Length: 2\r\n\r\n{}"},
+		"100":     {false, "HTTP/1.1 100 Continue\r\nX-Request-Id: " + canary + "\r\n\r\n" + json200 + "Content-Length: 2\r\n\r\n{}"},
+		"trailer": {false, chunked + "Trailer: X-Request-Id\r\n\r\n2\r\n{}\r\n0\r\nX-Request-Id: " + canary + "\r\n\r\n"},
+		"unnamed": {false, chunked + "\r\n2\r\n{}\r\n0\r\nX-Request-Id: " + canary + "\r\n\r\n"},
+	})
 }
 
 // TestNodeRedirectThreat46: nobody is called where a provider points to. Without the check of 3xx the redirect would

@@ -60,7 +60,7 @@ func (e *exchange) attachBody(req *http.Request, length int64) (body []byte, err
 		if body, err = e.wholeBody(length); err != nil {
 			return nil, err
 		}
-		return body, attachWhole(req, body, length)
+		return body, attachWhole(req, body, length, false)
 	}
 	body, whole := e.run.Body()
 	if !whole && length <= smallBody {
@@ -74,7 +74,7 @@ func (e *exchange) attachBody(req *http.Request, length int64) (body []byte, err
 		req.Body = e.upload
 		return nil, nil
 	}
-	return body, attachWhole(req, body, length)
+	return body, attachWhole(req, body, length, true)
 }
 
 // readStep is how much room is made for a body at a time: more only once so much has really come.
@@ -97,7 +97,8 @@ func readBody(r io.Reader, length int64) ([]byte, error) {
 	return body, nil
 }
 
-func attachWhole(req *http.Request, body []byte, length int64) error {
+// attachWhole gives a request a body that is there. again says that the request may reach the provider twice.
+func attachWhole(req *http.Request, body []byte, length int64, again bool) error {
 	if int64(len(body)) != length {
 		return fmt.Errorf("the request's body has %d bytes, announced were %d", len(body), length)
 	}
@@ -105,10 +106,13 @@ func attachWhole(req *http.Request, body []byte, length int64) error {
 		req.Body = http.NoBody
 		return nil
 	}
-	// NopCloser of a bytes.Reader is what net/http knows to be in memory: it sends head and body together. GetBody and
-	// the empty Idempotency-Key, which is not sent, let it send the request again on another connection where an idle
-	// one turned out to be closed before it brought a byte of an answer.
-	req.Header["Idempotency-Key"] = noHeader
+	// NopCloser of a bytes.Reader is what net/http knows to be in memory: it sends head and body together. GetBody lets
+	// it send the request on another connection where nothing of it had left; with the empty Idempotency-Key, which is
+	// not sent, also where an idle connection turned out to be closed before it brought a byte of an answer. With a
+	// lease it may not: perhaps the provider has seen the request, and a lease is good for one call.
+	if again {
+		req.Header["Idempotency-Key"] = noHeader
+	}
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	return nil
