@@ -45,10 +45,12 @@ var errNoEdge = errors.New("no Edge answers")
 
 // operator is a command that talks to the admin API.
 type operator struct {
-	admin adminSettings
-	state stateSettings
+	admin  adminSettings
+	state  stateSettings
+	master masterKeySettings
 
 	adminBound, stateBound *settings
+	masterBound            *settings // nil for a command that neither seals nor opens values
 }
 
 // bindOperator adds the flags that every operator's command has.
@@ -65,6 +67,11 @@ func (o *operator) load() error {
 	}
 	if err := o.stateBound.load(); err != nil {
 		return err
+	}
+	if o.masterBound != nil {
+		if err := o.masterBound.load(); err != nil {
+			return err
+		}
 	}
 	u, err := url.Parse(o.admin.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {

@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,14 +21,20 @@ const defaultState = "sqlite://iop-data/iop.db"
 
 // edgeSettings are the settings of `iop edge`, with the prefix IOP_EDGE_.
 type edgeSettings struct {
-	Listen         string        `env:"LISTEN" help:"address of the public API and of the tunnel" example:":8480"`
+	Listen         string        `env:"LISTEN" help:"address of the public API, and in token mode of the tunnel" example:":8480"`
 	AdminListen    string        `env:"ADMIN_LISTEN" help:"address of the admin API and of /metrics" example:"127.0.0.1:8481"`
-	Mode           string        `env:"MODE" help:"how Nodes prove who they are: token" example:"token"`
+	Mode           string        `env:"MODE" help:"how Nodes prove who they are: token (a join token), managed (a certificate; they may be leased credentials)" example:"managed"`
+	TunnelListen   string        `env:"TUNNEL_LISTEN" help:"managed mode: address that Nodes connect to; default :8482" example:":8482"`
+	IdentityCert   string        `env:"IDENTITY_CERT" help:"managed mode: PEM file with the certificate that says who this Edge is to its Nodes" example:"/etc/iop/edge-main.pem"`
+	IdentityKey    string        `env:"IDENTITY_KEY" help:"managed mode: PEM file with its key, mode 0600" example:"/etc/iop/edge-main.key"`
+	CA             string        `env:"CA" help:"managed mode: PEM file of the authorities of the Nodes' certificates" example:"/etc/iop/bundle.pem"`
+	SPIFFESocket   string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API to get identity and authorities from, instead of files; IOP_EDGE_ID says which" example:"unix:///run/spire/agent.sock"`
+	MasterKeyFile  string        `env:"MASTER_KEY_FILE" help:"file with the keys that seal providers' credentials, from iop master-key create" example:"/etc/iop/master-key"`
 	State          string        `env:"STATE" help:"where state is kept" example:"sqlite:///var/lib/iop/iop.db"`
 	TLSCert        string        `env:"TLS_CERT" help:"PEM file with the certificate of the public listener, and its chain" example:"/etc/iop/tls.crt"`
 	TLSKey         string        `env:"TLS_KEY" help:"PEM file with its key" example:"/etc/iop/tls.key"`
 	Auth           string        `env:"AUTH" help:"who may call: keys (who has an API key), none (anyone; on a loopback address only)" example:"keys"`
-	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one" example:"edge-1"`
+	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one, in managed mode its certificate's" example:"edge-1"`
 	Log            string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
 	MaxBody        int64         `env:"MAX_BODY" help:"largest request body in bytes" example:"67108864"`
 	BodyBudget     int64         `env:"BODY_BUDGET" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912"`
@@ -69,10 +73,17 @@ finish, and ends; at the second it ends at once.
 
 With --config, a file says what each model name means. It is read again when it
 changes and at SIGHUP; a file with a fault changes nothing, and the log says
-why. --check-config looks for faults and starts nothing.`,
+why. --check-config looks for faults and starts nothing.
+
+In managed mode Nodes show a certificate instead of a join token, and connect to
+a listener of their own; they may be leased the credentials in slots ("iop slot").
+Certificate and authorities are read again when they change, they and the master
+keys at SIGHUP; a file with a fault changes nothing.`,
 		Example: `  iop edge
   iop edge --config iop.yaml --check-config
-  iop edge --listen :443 --tls-cert tls.crt --tls-key tls.key --state sqlite:///var/lib/iop/iop.db`,
+  iop edge --listen :443 --tls-cert tls.crt --tls-key tls.key --state sqlite:///var/lib/iop/iop.db
+  iop edge --mode managed --identity-cert edge-main.pem --identity-key edge-main.key \
+    --ca bundle.pem --master-key-file master-key`,
 		Args: exactly(),
 	}
 	s := bindSettings(cmd, edgePrefix, &config, nil)
@@ -87,7 +98,7 @@ why. --check-config looks for faults and starts nothing.`,
 		}
 		logger, flush := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
 		defer flush()
-		return config.run(cmd.Context(), logger)
+		return config.run(cmd.Context(), s, logger)
 	}
 	return cmd
 }
@@ -97,15 +108,11 @@ func (c *edgeSettings) load(s *settings) error {
 		return err
 	}
 	for _, address := range []struct{ name, value string }{{"LISTEN", c.Listen}, {"ADMIN_LISTEN", c.AdminListen}} {
-		if _, _, err := net.SplitHostPort(address.value); err != nil {
+		if !isHostPort(address.value) {
 			return s.fault(address.name, "must be host:port or :port")
 		}
 	}
 	switch {
-	case c.Mode == "managed":
-		return s.fault("MODE", "can't be managed in this version: Nodes join with a token")
-	case c.Mode != "token":
-		return s.fault("MODE", "must be token")
 	case c.State == "sqlite::memory:":
 		return s.fault("STATE", "must outlive the process: without a directory nobody could read the admin token; \"iop dev\" keeps state in memory")
 	case strings.HasPrefix(c.State, "postgres"):
@@ -119,7 +126,15 @@ func (c *edgeSettings) load(s *settings) error {
 	case logLevels[c.Log] == 0 && c.Log != "info":
 		return s.fault("LOG", "must be debug, info, warn or error")
 	}
+	if err := c.checkMode(s); err != nil {
+		return err
+	}
 	return c.checkLimits(s)
+}
+
+func isHostPort(address string) bool {
+	_, _, err := net.SplitHostPort(address)
+	return err == nil
 }
 
 func (c *edgeSettings) checkLimits(s *settings) error {
@@ -154,7 +169,7 @@ func (c *edgeSettings) check(cmd *cobra.Command, s *settings) error {
 	if c.Config == "" {
 		return s.fault("CONFIG", "is what --check-config looks at, and is not given")
 	}
-	table, err := route.Load(c.Config)
+	table, err := route.Load(c.Config, route.Managed(c.managed()))
 	if err != nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), err)
 		return errTold
@@ -164,49 +179,61 @@ func (c *edgeSettings) check(cmd *cobra.Command, s *settings) error {
 }
 
 // run serves until ctx ends.
-func (c *edgeSettings) run(ctx context.Context, logger *slog.Logger) error {
-	store, err := state.Open(ctx, c.State)
+func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
+	if c.managed() || c.MasterKeyFile != "" {
+		if err := guardSecrets(); err != nil {
+			return err
+		}
+	}
+	source, err := c.openIdentity(ctx, s, logger)
+	if err != nil {
+		return err
+	}
+	if source != nil {
+		defer func() { err = errors.Join(err, source.Close()) }()
+	}
+	store, err := c.openStore(ctx, s, logger)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	if !listensOnLoopback(c.AdminListen) {
-		logger.Warn("the admin API can be reached from other machines, and is not encrypted", "listen", c.AdminListen)
-	}
-	if _, created, err := store.AdminToken(ctx); err != nil {
-		return err
-	} else if created {
-		logger.Info("the admin token was created beside the state, in the file admin-token")
-	}
-	edge, err := gateway.New(c.gateway(store, logger))
+	config := c.gateway(store, logger)
+	config.Identity = source
+	edge, err := gateway.New(config)
 	if err != nil {
 		return err
 	}
-	defer c.reloadOnHangup(edge, logger)() // before anybody is told that it runs: an unheeded SIGHUP ends the process
-	logger.Info("listening", "public", edge.Addr().String(), "tls", c.TLSCert != "", "admin", edge.AdminAddr().String())
+	// Before anybody is told that it runs: an unheeded SIGHUP ends the process.
+	defer onHangup(func() { c.hangup(ctx, edge, source, store, logger) })()
+	listening := []any{"public", edge.Addr().String(), "tls", c.TLSCert != "", "admin", edge.AdminAddr().String()}
+	if source != nil {
+		listening = append(listening, "tunnel", edge.TunnelAddr().String(), "identity", source.ID().String())
+	}
+	logger.Info("listening", listening...)
 	return edge.Run(ctx)
 }
 
-// reloadOnHangup reads the file of routes again at each SIGHUP, until what it returns is called.
-func (c *edgeSettings) reloadOnHangup(edge *gateway.Server, logger *slog.Logger) (stop func()) {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for range hangups {
-			if c.Config == "" {
-				logger.Warn("SIGHUP: the Edge was started without a file of routes, so there is nothing to read again")
-			} else if err := edge.Reload(); err != nil {
-				logger.Error("SIGHUP: the former routes stay in force", "file", c.Config, "error", err)
-			}
-		}
-	}()
-	return func() {
-		signal.Stop(hangups)
-		close(hangups)
-		<-done
+// openStore opens the state, with the admin token beside it and the master keys told to it.
+func (c *edgeSettings) openStore(ctx context.Context, s *settings, logger *slog.Logger) (*state.Store, error) {
+	store, err := state.Open(ctx, c.State)
+	if err != nil {
+		return nil, err
 	}
+	if !listensOnLoopback(c.AdminListen) {
+		logger.Warn("the admin API can be reached from other machines, and is not encrypted", "listen", c.AdminListen)
+	}
+	_, created, err := store.AdminToken(ctx)
+	if err == nil {
+		err = c.useMasterKeys(ctx, s, store, logger)
+	}
+	if err != nil {
+		store.Close()
+		return nil, err
+	}
+	if created {
+		logger.Info("the admin token was created beside the state, in the file admin-token")
+	}
+	return store, nil
 }
 
 func (c *edgeSettings) gateway(store *state.Store, logger *slog.Logger) gateway.Config {
@@ -215,6 +242,7 @@ func (c *edgeSettings) gateway(store *state.Store, logger *slog.Logger) gateway.
 		TLSCert: c.TLSCert, TLSKey: c.TLSKey, MaxBodyBytes: c.MaxBody, BodyBudget: c.BodyBudget,
 		QueueLimit: c.QueueLimit, QueueTimeout: c.QueueTimeout, TotalTimeout: c.TotalTimeout, DrainTimeout: c.DrainTimeout,
 		Config: c.Config, UsageRetention: time.Duration(c.UsageRetention),
+		Mode: c.Mode, TunnelListen: c.TunnelListen,
 		Logger: logger,
 	}
 }

@@ -71,3 +71,23 @@ func TestFaultyFileDoesNotStart(t *testing.T) {
 		t.Errorf("status %d, %q", status, stderr)
 	}
 }
+
+// hangUp sends SIGHUP to this process, in which the commands under test run.
+func hangUp(t *testing.T) {
+	t.Helper()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestThreat68CoreDumps: a process that holds credentials writes no core dump. Without the call in guardSecrets the limit
+// stays what it was.
+func TestThreat68CoreDumps(t *testing.T) {
+	if err := guardSecrets(); err != nil {
+		t.Fatal(err)
+	}
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_CORE, &limit); err != nil || limit.Cur != 0 || limit.Max != 0 {
+		t.Errorf("%v: %+v", err, limit)
+	}
+}

@@ -20,11 +20,15 @@ import (
 // nodeSettings are the settings of `iop node`, with the prefix IOP_NODE_.
 type nodeSettings struct {
 	Edge         string        `env:"EDGE" help:"the Edge's tunnel URL" example:"wss://edge.example.org/tunnel/v1"`
-	Name         string        `env:"NAME" help:"this Node's name; it belongs to the first join token that uses it" example:"gpu-3"`
+	Name         string        `env:"NAME" help:"this Node's name; it belongs to the first join token that uses it; in managed mode the certificate's" example:"gpu-3"`
 	JoinToken    string        `env:"JOIN_TOKEN" secret:"true" help:"join token, from \"iop join-token create\""`
-	Providers    specList      `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH]; repeatable, and separated by spaces in the variable; without any, local ones are looked for" example:"ollama=http://127.0.0.1:11434"`
+	Providers    specList      `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH][,slots=a|b*][,ca=PATH]; repeatable, and separated by spaces in the variable; without any, local ones are looked for" example:"ollama=http://127.0.0.1:11434"`
 	Labels       string        `env:"LABELS" help:"labels of this Node" example:"gpu=h100,site=lab"`
-	CA           string        `env:"CA" help:"PEM file of the authorities to trust for the Edge's certificate, instead of the system's" example:"/etc/iop/ca.pem"`
+	CA           string        `env:"CA" help:"PEM file of the authorities to trust for the Edge's certificate, instead of the system's; required with --tls-cert" example:"/etc/iop/ca.pem"`
+	TLSCert      string        `env:"TLS_CERT" help:"managed mode: PEM file with the certificate that says who this Node is, instead of a join token" example:"/etc/iop/node-gpu-3.pem"`
+	TLSKey       string        `env:"TLS_KEY" help:"managed mode: PEM file with its key, mode 0600" example:"/etc/iop/node-gpu-3.key"`
+	EdgeID       string        `env:"EDGE_ID" help:"managed mode: the SPIFFE ID of the one Edge to talk to" example:"spiffe://iop.example.org/edge/main"`
+	SPIFFESocket string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API to get identity and authorities from, instead of files" example:"unix:///run/spire/agent.sock"`
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" help:"how long open runs may take when the Node stops" example:"30s"`
 	Log          string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
 }
@@ -40,10 +44,18 @@ func newNodeCommand() *cobra.Command {
 
 The Node dials out to the Edge and keeps the connection; it opens no port. At
 the first SIGTERM or Ctrl-C it takes no new runs, lets the open ones finish, and
-ends; at the second it ends at once.`,
+ends; at the second it ends at once.
+
+With a certificate instead of a join token it runs in managed mode: it talks to
+the one Edge of --edge-id, and opens the credentials that this leases to it, for
+the providers whose slots= names them. Certificate and authorities are read
+again when they change, and at SIGHUP.`,
 		Example: `  iop node --edge wss://edge.example.org/tunnel/v1 --join-token-file token
   iop node --edge wss://edge.example.org/tunnel/v1 --join-token-file token \
-    --provider vllm=http://127.0.0.1:8000,capacity=64 --labels gpu=h100`,
+    --provider vllm=http://127.0.0.1:8000,capacity=64 --labels gpu=h100
+  iop node --edge wss://edge.example.org:8482 --edge-id spiffe://iop.example.org/edge/main \
+    --tls-cert node-gpu-3.pem --tls-key node-gpu-3.key --ca bundle.pem \
+    --provider 'openai:openai=https://api.example.com,models=gpt-x,slots=openai*'`,
 		Args: exactly(),
 	}
 	s := bindSettings(cmd, nodePrefix, &config, nil)
@@ -56,12 +68,7 @@ ends; at the second it ends at once.`,
 		logger, flush := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
 		defer flush()
 		agentConfig.Logger = logger
-		agent, err := nodeagent.New(agentConfig)
-		if err != nil {
-			return usageError{err}
-		}
-		warnPlainTunnel(logger, config.Edge)
-		return agent.Run(cmd.Context())
+		return config.run(cmd.Context(), s, agentConfig)
 	}
 	return cmd
 }
@@ -81,10 +88,10 @@ func (c *nodeSettings) load(s *settings) (nodeagent.Config, error) {
 	if c.Edge == "" {
 		return cfg, s.fault("EDGE", "is required")
 	}
-	if c.JoinToken == "" {
-		return cfg, s.fault("JOIN_TOKEN", "is required: make one with \"iop join-token create\"")
+	if err := c.checkMode(s, &cfg); err != nil {
+		return cfg, err
 	}
-	if err := cfg.Name.Validate(); err != nil {
+	if err := cfg.Name.Validate(); err != nil && (cfg.Name != "" || !c.managed()) {
 		return cfg, s.fault("NAME", "is wrong: %v", err)
 	}
 	if c.DrainTimeout < 0 {
@@ -99,6 +106,9 @@ func (c *nodeSettings) load(s *settings) (nodeagent.Config, error) {
 	}
 	if cfg.Labels, err = nodeagent.ParseLabels(c.Labels); err != nil {
 		return cfg, s.fault("LABELS", "has a fault: %v", err)
+	}
+	if c.managed() {
+		return cfg, nil
 	}
 	if cfg.TLS, err = trust(c.CA); err != nil {
 		return cfg, s.fault("CA", "%v", err)

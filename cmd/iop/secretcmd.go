@@ -62,18 +62,22 @@ func (c creation[B, T]) command(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// inventory is what the commands that list keys and tokens have in common.
+// inventory is what the commands that list a kind, such as keys, have in common.
 type inventory[T any] struct {
 	path    string // of the admin API
 	onState func(context.Context, *state.Store) ([]T, error)
 	header  string
 	row     func(*T) []string
+	opens   bool // it also needs the master keys where no Edge runs
 }
 
 // command completes cmd, which has its names.
 func (l inventory[T]) command(cmd *cobra.Command) *cobra.Command {
 	var asJSON bool
 	o := bindOperator(cmd)
+	if l.opens {
+		o.bindMasterKeys(cmd)
+	}
 	jsonFlag(cmd, &asJSON)
 	cmd.Args = exactly()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -85,6 +89,9 @@ func (l inventory[T]) command(cmd *cobra.Command) *cobra.Command {
 		err := o.reach(ctx, false, func() error {
 			return o.call(ctx, "GET", l.path, nil, &list)
 		}, func(store *state.Store) error {
+			if err := o.tellMasterKeys(store); err != nil {
+				return err
+			}
 			data, err := l.onState(ctx, store)
 			list.Data = append(list.Data, data...)
 			return err

@@ -247,6 +247,12 @@ func (s *settings) fault(name, format string, args ...any) error {
 	return s.faultOf(s.field(name), "", "", fmt.Sprintf(format, args...))
 }
 
+// bareFault is an error of wrong use that says what is wrong with what the setting names, without an example.
+func (s *settings) bareFault(name string, err error) error {
+	f := s.field(name)
+	return usageError{fmt.Errorf("%s%s (--%s): %w", s.prefix, f.name, f.flag, err)}
+}
+
 // field returns the setting with that name, which must exist.
 func (s *settings) field(name string) *setting {
 	i := slices.IndexFunc(s.fields, func(f *setting) bool { return f.name == name })

@@ -21,7 +21,8 @@ func TestWrongSettings(t *testing.T) {
 	}{
 		{"edge --listen 8480", nil, "IOP_EDGE_LISTEN (--listen)"},
 		{"edge", map[string]string{"IOP_EDGE_ADMIN_LISTEN": "x"}, "IOP_EDGE_ADMIN_LISTEN"},
-		{"edge --mode managed", nil, "in this version"},
+		{"edge --mode managed", nil, "IOP_EDGE_IDENTITY_CERT (--identity-cert) or IOP_EDGE_SPIFFE_SOCKET"},
+		{"edge", map[string]string{"IOP_EDGE_TUNNEL_LISTEN": ":8482"}, "managed mode"},
 		{"edge --mode open", nil, "IOP_EDGE_MODE"},
 		{"edge", map[string]string{"IOP_EDGE_STATE": "postgres://u:" + canary + "@h/db"}, "in this version"},
 		{"edge --state sqlite::memory:", nil, "iop dev"},

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"iop/execution"
+	"iop/gateway/admin"
+	"iop/state"
+)
+
+const profilesPath = "/profiles"
+
+func newProfileCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "profile",
+		Short: "Say how credentials are sent, and where they may go",
+		Long: `Say how credentials are sent, and where they may go, for managed mode. Each slot
+has a profile. A Node sends a credential in its profile's header, to one of its
+base URLs and nowhere else.
+
+These commands talk to the Edge's admin API; when no Edge runs they open its
+state themselves.`,
+		Example: "  iop profile set openai --header authorization-bearer --base-url https://api.example.com\n  iop profile list",
+	}, newProfileSetCommand(), newProfileListCommand(), newProfileDeleteCommand())
+}
+
+func newProfileSetCommand() *cobra.Command {
+	var body admin.NewProfile
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Make or change a profile",
+		Long: `Make or change a profile. A change raises the revision of its slots: what was
+leased for the old header or place is of no use any more. That needs the slots'
+master key, so where no Edge runs, --master-key-file.`,
+		Example: `  iop profile set openai --header authorization-bearer --base-url https://api.example.com
+  iop profile set azure --header api-key --base-url https://a.example.com/openai --base-url https://b.example.com/openai`,
+		Args: exactly("the profile's name"),
+	}
+	o := bindOperator(cmd)
+	o.bindMasterKeys(cmd)
+	cmd.Flags().StringVar(&body.Header, "header", "", "authorization-bearer, x-api-key or api-key (required)")
+	cmd.Flags().StringArrayVar(&body.BaseURLs, "base-url", nil, "where the credential may go, an origin with a path prefix or none; repeatable (required)")
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		spec, err := body.Spec(execution.ProfileName(args[0]))
+		if err != nil {
+			return usageError{fmt.Errorf("--%w", err)}
+		}
+		if len(body.BaseURLs) == 0 {
+			return usageError{errors.New("--base-url is required, for example --base-url https://api.example.com")}
+		}
+		ctx := cmd.Context()
+		var profile admin.Profile
+		err = o.reach(ctx, true, func() error {
+			return o.call(ctx, "PUT", profilesPath+"/"+url.PathEscape(args[0]), body, &profile)
+		}, func(store *state.Store) error {
+			if err := o.tellMasterKeys(store); err != nil {
+				return err
+			}
+			set, err := store.SetProfile(ctx, spec, byCommand)
+			profile = admin.ProfileView(&set)
+			return onStateFault(err)
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", onTerminal(args[0]), err)
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), profile)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is set: %s to %s\n", onTerminal(string(profile.Name)), onTerminal(profile.Header),
+			onTerminal(strings.Join(profile.BaseURLs, ", ")))
+		return err
+	}
+	return cmd
+}
+
+func newProfileListCommand() *cobra.Command {
+	return inventory[admin.Profile]{
+		path: profilesPath,
+		onState: func(ctx context.Context, store *state.Store) ([]admin.Profile, error) {
+			profiles, err := store.Profiles(ctx)
+			views := make([]admin.Profile, len(profiles))
+			for i := range profiles {
+				views[i] = admin.ProfileView(&profiles[i])
+			}
+			return views, err
+		},
+		header: "PROFILE HEADER BASE-URLS CHANGED BY",
+		row: func(p *admin.Profile) []string {
+			return []string{string(p.Name), p.Header, strings.Join(p.BaseURLs, ", "), ago(&p.Updated), p.By}
+		},
+	}.command(&cobra.Command{Use: "list", Short: "List the profiles", Example: "  iop profile list --json"})
+}
+
+func newProfileDeleteCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "delete NAME", Short: "Remove a profile that no slot has", Example: "  iop profile delete openai", Args: exactly("the profile's name"),
+	}
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		err := o.reach(ctx, false, func() error {
+			return o.call(ctx, "DELETE", profilesPath+"/"+url.PathEscape(args[0]), nil, nil)
+		}, func(store *state.Store) error {
+			return store.DeleteProfile(ctx, execution.ProfileName(args[0]), byCommand)
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", onTerminal(args[0]), err)
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), map[string]any{"name": args[0]})
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is removed\n", onTerminal(args[0]))
+		return err
+	}
+	return cmd
+}
