@@ -58,6 +58,7 @@ func commands() []*cobra.Command {
 		newAuditCommand(),
 		newCACommand(),
 		newStatusCommand(),
+		newIdentityCommand(),
 		newNodesCommand(),
 		newRoutesCommand(),
 		newQueueCommand(),

@@ -47,6 +47,17 @@ func TestCheckConfig(t *testing.T) {
 	}
 }
 
+// TestCheckConfigOfManagedMode: a file with slots is right in managed mode alone, and is checked without a certificate.
+func TestCheckConfigOfManagedMode(t *testing.T) {
+	path := writeFile(t, "iop.yaml", "routes:\n  - model: chat\n    targets: [{model: m, slot: main}]\n")
+	if status, stdout, stderr := execute(t, "edge", "--mode", "managed", "--config", path, "--check-config"); status != exitOK || stdout != path+": 1 route, ok\n" {
+		t.Errorf("managed: status %d: %s%s", status, stdout, stderr)
+	}
+	if status, _, stderr := execute(t, "edge", "--config", path, "--check-config"); status != exitFailed || !strings.Contains(stderr, "managed mode") {
+		t.Errorf("token: status %d: %s", status, stderr)
+	}
+}
+
 // TestExampleConfigIsRight: the file that we ship as an example is one that the Edge takes.
 func TestExampleConfigIsRight(t *testing.T) {
 	if status, stdout, stderr := execute(t, "edge", "--config", "../../deploy/iop.example.yaml", "--check-config"); status != exitOK {

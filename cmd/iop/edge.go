@@ -44,6 +44,8 @@ type edgeSettings struct {
 	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" help:"how long requests may still take when the Edge stops" example:"30s"`
 	Config         string        `env:"CONFIG" help:"file of routes, read again when it changes and at SIGHUP; default: each model that a Node offers is a route" example:"/etc/iop/iop.yaml"`
 	UsageRetention span          `env:"USAGE_RETENTION" help:"how long the record of each run is kept; 0d: for ever" example:"90d"`
+
+	checkOnly bool // --check-config: nothing is started
 }
 
 const edgePrefix = "IOP_EDGE_"
@@ -87,13 +89,13 @@ keys at SIGHUP; a file with a fault changes nothing.`,
 		Args: exactly(),
 	}
 	s := bindSettings(cmd, edgePrefix, &config, nil)
-	checkOnly := cmd.Flags().Bool("check-config", false, "say whether the file of --config has faults, and end; nothing is opened or started")
+	cmd.Flags().BoolVar(&config.checkOnly, "check-config", false, "say whether the file of --config has faults, and end; nothing is opened or started")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := config.load(s); err != nil {
 			return err
 		}
 		s.warnUnknown(cmd)
-		if *checkOnly {
+		if config.checkOnly {
 			return config.check(cmd, s)
 		}
 		logger, flush := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])

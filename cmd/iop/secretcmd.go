@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"iop/gateway/admin"
 	"iop/state"
 )
 
@@ -127,7 +128,7 @@ func newRevokeCommand(kind, short, path string, revoke func(context.Context, *st
 			return err
 		}
 		id := args[0]
-		var answer any = map[string]any{"id": id}
+		answer := map[string]any{"id": id}
 		err := o.reach(cmd.Context(), false, func() error {
 			return o.call(cmd.Context(), "POST", path+"/"+url.PathEscape(id)+"/revoke", nil, &answer)
 		}, func(store *state.Store) error {
@@ -139,7 +140,11 @@ func newRevokeCommand(kind, short, path string, revoke func(context.Context, *st
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), answer)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is revoked\n", id)
+		until := ""
+		if answer["state"] == admin.Pending {
+			until = fmt.Sprintf("; a credential that was leased for it may be used until %v", answer["until"])
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is revoked%s\n", id, onTerminal(until))
 		return err
 	}
 	return cmd

@@ -24,6 +24,9 @@ func bindValue(cmd *cobra.Command) *valueIn {
 
 // read reads the value, without one line break at its end. No error shows any of it.
 func (v *valueIn) read(cmd *cobra.Command) (state.Secret, error) {
+	if err := forbidCoreDumps(); err != nil {
+		return state.Secret{}, fmt.Errorf("core dumps can't be switched off: %w", err)
+	}
 	in := cmd.InOrStdin()
 	if v.path != "" && v.path != "-" {
 		file, err := os.Open(v.path)

@@ -191,6 +191,34 @@ warning  the file of routes was refused 1m ago; the former routes stay in force:
          iop.yaml:9:1: x: y�`)
 }
 
+func TestIdentityLines(t *testing.T) {
+	at := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	f := newFakeAdmin(t, map[string]any{"/admin/v1/identity": admin.Identity{
+		Managed: true, ID: "spiffe://iop.example.org/edge/main", Serial: "0a", Changed: &at, Roots: 2, Loads: 1, Refused: 1, Fault: "expired\x1b", FaultAt: &at,
+	}})
+	shows(t, "identity", `
+identity  spiffe://iop.example.org/edge/main
+serial    0a
+ends      -
+in force  since 2026-03-01T00:00:00Z
+trusts    2 roots
+loads     1, 1 refused
+warning   what was offered at 2026-03-01T00:00:00Z was refused: expired�`)
+	f.answers["/admin/v1/identity"] = admin.Identity{}
+	shows(t, "identity", "none: the Edge runs in token mode")
+}
+
+// TestRevokedKeyMayStillBeUsed: the answer to a revocation is honest about a lease that is out.
+func TestRevokedKeyMayStillBeUsed(t *testing.T) {
+	until := time.Date(2026, 3, 1, 0, 0, 30, 0, time.UTC)
+	newFakeAdmin(t, map[string]any{
+		"/admin/v1/keys/k/revoke": admin.KeyRevocation{ID: "k", Withdrawal: admin.Withdrawal{State: admin.Pending, Until: &until}},
+		"/admin/v1/keys/l/revoke": admin.KeyRevocation{ID: "l", Withdrawal: admin.Withdrawal{State: admin.Done}},
+	})
+	shows(t, "key revoke k", "k is revoked; a credential that was leased for it may be used until 2026-03-01T00:00:30Z")
+	shows(t, "key revoke l", "l is revoked")
+}
+
 func TestCancelOfAnEndedRun(t *testing.T) {
 	newFakeAdmin(t, map[string]any{"/admin/v1/runs/run_1/cancel": admin.ErrorBody{Message: "the run has ended already", Code: "run_ended"}})
 	status, stdout, stderr := execute(t, "cancel", "run_1")
@@ -219,14 +247,18 @@ func TestRunsAskForWhatWasWanted(t *testing.T) {
 func TestNothingMovesTheCursor(t *testing.T) {
 	const bad = "x\x1b[2J"
 	newFakeAdmin(t, map[string]any{
-		"/admin/v1/routes": listing[admin.Route]{[]admin.Route{{Name: bad, Groups: []admin.Group{{Targets: []admin.Target{{Node: bad, Model: bad}}}}}}},
-		"/admin/v1/queue":  listing[admin.Queue]{[]admin.Queue{{Route: bad, Principals: []admin.QueuedPrincipal{{Principal: bad}}}}},
-		"/admin/v1/usage":  admin.Usage{By: []string{"route", "model"}, Data: []admin.UsageRow{{Route: bad, Model: bad}}},
-		"/admin/v1/keys/k": admin.Key{ID: bad, Name: bad, Principal: bad, Routes: []string{bad}},
-		"/admin/v1/runs":   listing[admin.Run]{[]admin.Run{{Route: bad, Reason: bad, Detail: bad}}},
-		"/admin/v1/status": admin.Status{Models: []string{bad}, Config: admin.ConfigStatus{Path: bad, Fault: &admin.ConfigFault{Message: bad}}},
+		"/admin/v1/routes":    listing[admin.Route]{[]admin.Route{{Name: bad, Groups: []admin.Group{{Targets: []admin.Target{{Node: bad, Model: bad}}}}}}},
+		"/admin/v1/queue":     listing[admin.Queue]{[]admin.Queue{{Route: bad, Principals: []admin.QueuedPrincipal{{Principal: bad}}}}},
+		"/admin/v1/usage":     admin.Usage{By: []string{"route", "model"}, Data: []admin.UsageRow{{Route: bad, Model: bad}}},
+		"/admin/v1/keys/k":    admin.Key{ID: bad, Name: bad, Principal: bad, Routes: []string{bad}},
+		"/admin/v1/runs":      listing[admin.Run]{[]admin.Run{{Route: bad, Reason: bad, Detail: bad}}},
+		"/admin/v1/slots":     listing[admin.Slot]{[]admin.Slot{{Name: bad, By: bad}}},
+		"/admin/v1/profiles":  listing[admin.Profile]{[]admin.Profile{{Name: bad, BaseURLs: []string{bad}}}},
+		"/admin/v1/node-list": admin.NodeList{Allowed: []admin.AllowedNode{{Node: bad, Slots: []string{bad}}}, Denied: []admin.Denial{{Node: bad, By: bad}}},
+		"/admin/v1/audit":     admin.AuditPage{Data: []admin.AuditEntry{{Actor: bad, Subject: bad, Reason: bad, Run: bad}}},
+		"/admin/v1/status":    admin.Status{Models: []string{bad}, Config: admin.ConfigStatus{Path: bad, Fault: &admin.ConfigFault{Message: bad}}},
 	})
-	for _, args := range []string{"routes", "queue", "usage --by route,model", "key show k", "runs", "status"} {
+	for _, args := range []string{"routes", "queue", "usage --by route,model", "key show k", "runs", "status", "slot list", "profile list", "node-list show", "audit"} {
 		status, stdout, stderr := execute(t, strings.Fields(args)...)
 		if status != exitOK || strings.Contains(stdout, "\x1b") {
 			t.Errorf("iop %s: status %d: %q%s", args, status, stdout, stderr)
