@@ -131,7 +131,7 @@ func TestNodeTargetThreat43(t *testing.T) {
 // TestNodeHugeAnswerThreat49: a head that is too long, and one that never comes, end the call. Without
 // MaxResponseHeaderBytes and without the watch they would not.
 func TestNodeHugeAnswerThreat49(t *testing.T) {
-	if end, _ := answered(t, false, json200+"X-Request-Id: "+strings.Repeat("x", maxResponseHeaderBytes)+"\r\n\r\n{}", 1<<20); end.Code != execution.CodeResponseTooLarge {
+	if end, _ := answered(t, false, json200+"X-Junk: "+strings.Repeat("x", maxResponseHeaderBytes)+"\r\n\r\n{}", 1<<20); end.Code != execution.CodeResponseTooLarge {
 		t.Errorf("a long head: %+v", end)
 	}
 	spec := slotted(rawProvider(t, func(c net.Conn, _ *http.Request) { io.Copy(io.Discard, c) }))
