@@ -29,6 +29,7 @@ type managed struct {
 	tunnel string // host:port
 	file   string // of routes
 	sim    *simulator
+	issued int // certificates so far
 }
 
 // managedRoutes has one model that needs a slot, and nothing else.
@@ -78,10 +79,12 @@ func (m *managed) writeBundle(dirs ...string) {
 	writeRoutes(m.t, m.path("bundle.pem"), text)
 }
 
-// issue gives out a certificate, and replaces the one of before.
+// issue gives out a certificate, and replaces the one of before: it ends later, as one that is to follow another must.
 func (m *managed) issue(ca, role, name string, more ...string) {
 	m.t.Helper()
-	iop(m.t, nil, append([]string{"ca", "issue", "--ca", ca, "--role", role, "--name", name, "--gen-key", "--replace", "--out", m.dir}, more...)...)
+	m.issued++
+	ttl := (24*time.Hour + time.Duration(m.issued)*time.Minute).String()
+	iop(m.t, nil, append([]string{"ca", "issue", "--ca", ca, "--role", role, "--name", name, "--gen-key", "--replace", "--out", m.dir, "--ttl", ttl}, more...)...)
 }
 
 func (m *managed) startManagedEdge(args ...string) {
