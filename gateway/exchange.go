@@ -183,7 +183,7 @@ func (x *exchange) dispatch() *verdict {
 			v = x.relay(run, ticket)
 		}
 		ticket.Done()
-		x.endGrant(v.terminal.Code)
+		x.settleGrant(v)
 		if v.next == nextNothing || attempt == maxDispatches {
 			return v
 		}

@@ -70,12 +70,25 @@ func isRefused(err error) bool {
 	return refused || errors.Is(err, tunnel.ErrNoRecipient)
 }
 
+// settleGrant ends the attempt's grant. A run whose lease was withdrawn is not tried again, also where its session was
+// lost over it.
+func (x *exchange) settleGrant(v *verdict) {
+	if x.grant == nil {
+		return
+	}
+	if x.endGrant(v.terminal.Code) && v.problem != nil {
+		v.terminal.Outcome, v.terminal.Code = execution.Failed, execution.CodeCredentialRejected
+		v.problem, v.next = problemOf(v.terminal), nextNothing
+	}
+}
+
 // endGrant says that the attempt is over, and with what code.
-func (x *exchange) endGrant(code execution.Code) {
+func (x *exchange) endGrant(code execution.Code) (withdrawn bool) {
 	if x.grant != nil {
-		x.grant.End(code)
+		withdrawn = x.grant.End(code)
 		x.grant = nil
 	}
+	return withdrawn
 }
 
 // reached reports whether the run may have come to its provider: a Node that waits for a lease calls none.

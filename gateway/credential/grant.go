@@ -312,13 +312,14 @@ func (g *Grant) entry(action state.AuditAction, outcome state.AuditOutcome, reas
 	}
 }
 
-// End says that the attempt is over, and with what code. No lease is made from then on. More than one call does nothing.
-func (g *Grant) End(code execution.Code) {
+// End says that the attempt is over, and with what code. No lease is made from then on. It reports whether the lease was
+// withdrawn: then the run ends by that, whatever else it met. Only the first call counts.
+func (g *Grant) End(code execution.Code) (withdrawn bool) {
 	i := g.issuer
 	i.mu.Lock()
-	if g.ended {
+	if withdrawn = g.withdrawn; g.ended {
 		i.mu.Unlock()
-		return
+		return withdrawn
 	}
 	g.ended = true
 	delete(i.live, g)
@@ -327,4 +328,5 @@ func (g *Grant) End(code execution.Code) {
 	if rejected {
 		_ = g.refused(ReasonRejectedByNode) // the run has its terminal
 	}
+	return withdrawn
 }
