@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,6 +85,53 @@ func TestManagedMode(t *testing.T) {
 	}
 }
 
+// TestLeasedRun: a provider that wants a key gets it for one run, and no longer once the slot is disabled; the key is in
+// nothing that anybody prints.
+func TestLeasedRun(t *testing.T) {
+	c := newCertified(t)
+	sim := begin(t, "sim", "--json", "--listen", "127.0.0.1:0", "--api-key-file", c.value, "--models", "m")
+	var ready struct{ URL string }
+	sim.object(`"url"`, &ready)
+	origin := ready.URL
+	c.try(exitOK, "profile", "set", "sim", "--header", "authorization-bearer", "--base-url", origin)
+	c.try(exitOK, "slot", "set", "main", "--profile", "sim", "--value-file", c.value)
+	c.try(exitOK, "node-list", "allow", "gpu-3", "--slots", "main", "--profiles", "*")
+	routes := writeFile(t, "iop.yaml", "routes:\n  - model: chat\n    targets: [{model: m, slot: main}]\n")
+	c.startEdge(append(c.edgeFlags(), "--config", routes)...)
+	var line struct{ Tunnel string }
+	c.edge.object(`"listening"`, &line)
+	node := begin(t, append(c.nodeFlags(line.Tunnel), "--provider", "sim:openai="+origin+",models=m,slots=main")...)
+	eventually(t, "gpu-3 is online", func() bool { return c.node("gpu-3").State == "online" })
+	var key admin.Key
+	c.ask(&key, "key", "create", "--name", "a")
+	streamed(t, chat(t, c.url+"/v1", key.Key, "chat", "tokens=3"))
+
+	long := chat(t, c.url+"/v1", key.Key, "chat", "tokens=1000,itl=20ms")
+	if _, err := long.Body.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	var change admin.SlotChange
+	c.ask(&change, "slot", "disable", "main")
+	if change.State != admin.Done || change.Runs != 1 || change.Note != admin.ReleasedNote {
+		t.Errorf("disabled while a run was under way: %+v", change)
+	}
+	if rest, _ := io.ReadAll(long.Body); strings.Contains(string(rest), "[DONE]") { // the end may be abrupt
+		t.Error("the run went on")
+	}
+	if refused := chat(t, c.url+"/v1", key.Key, "chat", "tokens=1"); refused.StatusCode != 502 || refused.Header.Get("X-Should-Retry") != "false" {
+		t.Errorf("with a disabled slot: %s, %v", refused.Status, refused.Header)
+	}
+	c.try(exitOK, "slot", "enable", "main")
+	streamed(t, chat(t, c.url+"/v1", key.Key, "chat", "tokens=1"))
+	audit := c.try(exitOK, "audit", "--slot", "main")
+	for _, want := range []string{"lease_issued", "lease_revoked", "lease_refused", "slot_disabled"} {
+		if !strings.Contains(audit, want) {
+			t.Errorf("%s is missing:\n%s", want, audit)
+		}
+	}
+	c.printed.WriteString(node.output())
+}
+
 // TestManagedFaults: each stops the start with one line; nothing falls back to the other mode.
 func TestManagedFaults(t *testing.T) {
 	c := newCertified(t)
@@ -138,15 +187,22 @@ func TestManagedFaults(t *testing.T) {
 	}
 }
 
-// TestThreat55HTTP2Debug: what would have net/http print credentials does not start. Without the check in guardSecrets
-// the Edge comes up, and the test waits for its end in vain.
+// TestThreat55HTTP2Debug: what would have net/http print credentials does not start. Without the check in guardSecrets the
+// Edge gets as far as its listeners, of which one is taken, and ends with another status.
 func TestThreat55HTTP2Debug(t *testing.T) {
 	c := newCertified(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	edge := append([]string{"edge", "--listen", taken.Addr().String(), "--admin-listen", "127.0.0.1:0"}, c.edgeFlags()...)
 	t.Setenv("GODEBUG", "http2debug=1")
-	edge := append([]string{"edge", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, c.edgeFlags()...)
 	for _, args := range [][]string{edge, c.nodeFlags("edge.example.org:8482")} {
 		if out := c.try(exitUsage, args...); !strings.Contains(out, "http2debug") {
 			t.Errorf("%s: %s", args[0], out)
 		}
 	}
+	t.Setenv("GODEBUG", "")
+	c.try(exitFailed, edge...)
 }

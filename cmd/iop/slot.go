@@ -45,6 +45,7 @@ type slotCall struct {
 	method, suffix string
 	body           any // nil: none
 	word           string
+	carries        bool // the body has a value
 	withdraws      bool // a value may be taken out of use
 	onState        func(context.Context, *state.Store, execution.SlotName) (*state.Slot, error)
 }
@@ -64,6 +65,9 @@ func changeSlotCommand(cmd *cobra.Command, prepare func(*cobra.Command) (slotCal
 		if err != nil {
 			return usageError{err}
 		}
+		if ask.carries {
+			o.warnPlainAdmin(cmd.ErrOrStderr())
+		}
 		name, ctx := args[0], cmd.Context()
 		var change admin.SlotChange
 		err = o.reach(ctx, false, func() error {
@@ -81,6 +85,13 @@ func changeSlotCommand(cmd *cobra.Command, prepare func(*cobra.Command) (slotCal
 		return printSlotChange(cmd.OutOrStdout(), name, ask.word, &change)
 	}
 	return cmd
+}
+
+// warnPlainAdmin warns of a value that anyone on the way to the admin API can read.
+func (o *operator) warnPlainAdmin(warn io.Writer) {
+	if u, err := url.Parse(o.admin.URL); err == nil && u.Scheme == "http" && !isLoopback(u.Hostname()) {
+		fmt.Fprintf(warn, "iop: the value goes to %s without encryption: outside of a trusted network run this beside the Edge\n", u.Host)
+	}
 }
 
 // quietArguments accepts the slot's name, and repeats nothing else: it may be a value.
@@ -174,7 +185,7 @@ func newSlotSetCommand() *cobra.Command {
 		}
 		secret, err := value.read(cmd)
 		body := admin.NewSlot{Profile: execution.ProfileName(profile), Value: admin.Value{Secret: secret}}
-		return slotCall{method: "PUT", body: body, word: "set", withdraws: true,
+		return slotCall{method: "PUT", body: body, word: "set", carries: true, withdraws: true,
 			onState: func(ctx context.Context, store *state.Store, name execution.SlotName) (*state.Slot, error) {
 				slot, err := store.SetSlot(ctx, state.SlotSpec{Slot: name, Profile: body.Profile, Value: secret}, byCommand)
 				return &slot, err
@@ -192,7 +203,7 @@ func newSlotRotateCommand() *cobra.Command {
 	value := bindValue(cmd)
 	return changeSlotCommand(cmd, func(cmd *cobra.Command) (slotCall, error) {
 		secret, err := value.read(cmd)
-		return slotCall{method: "POST", suffix: "/rotate", body: admin.NewValue{Value: admin.Value{Secret: secret}}, word: "rotated", withdraws: true,
+		return slotCall{method: "POST", suffix: "/rotate", body: admin.NewValue{Value: admin.Value{Secret: secret}}, word: "rotated", carries: true, withdraws: true,
 			onState: func(ctx context.Context, store *state.Store, name execution.SlotName) (*state.Slot, error) {
 				slot, err := store.RotateSlot(ctx, name, secret, byCommand)
 				return &slot, err

@@ -272,3 +272,16 @@ func TestWrongCredentialCommands(t *testing.T) {
 	v.try(exitFailed, "profile", "set", "p", "--header", "api-key", "--base-url", "ftp://a")
 	v.try(exitFailed, "audit", "--state", "sqlite://"+filepath.Join(v.dir, "none", "iop.db"))
 }
+
+// TestValueInTheClear: who sends a value to another machine is told that the way there is not encrypted.
+func TestValueInTheClear(t *testing.T) {
+	v := newVault(t, false)
+	t.Setenv("IOP_ADMIN_URL", "http://edge.invalid:8481")
+	t.Setenv("IOP_ADMIN_TOKEN", "adm-iop_x")
+	if _, _, stderr := execute(t, "slot", "rotate", "main", "--value-file", v.value); !strings.Contains(stderr, "edge.invalid:8481 without encryption") {
+		t.Errorf("no warning: %q", stderr)
+	}
+	if _, _, stderr := execute(t, "slot", "disable", "main"); strings.Contains(stderr, "encryption") {
+		t.Errorf("a warning without a value: %q", stderr)
+	}
+}
