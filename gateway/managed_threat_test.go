@@ -472,7 +472,9 @@ func TestThreat32BalancerThatEndsTLS(t *testing.T) {
 // Seen to fail with readied superseding the former session in place of fencing it (its answer was the client's).
 func TestThreat66LateAnswerOfAnOldGeneration(t *testing.T) {
 	m := newManaged(t, "routes: [{model: m, groups: [{targets: [{node: n1, slot: openai}]}, {targets: [{slot: openai}]}]}]")
-	fresh := func(ctx context.Context, run *tunnel.NodeRun, _ *lease.Opened) { answerJSON(200, `{"from":"new"}`)(ctx, run) }
+	fresh := func(ctx context.Context, run *tunnel.NodeRun, _ *lease.Opened) {
+		answerJSON(200, `{"from":"new"}`)(ctx, run)
+	}
 	running, late := make(chan struct{}), make(chan struct{})
 	first := m.join(&leasedNode{answer: func(ctx context.Context, run *tunnel.NodeRun, _ *lease.Opened) {
 		close(running)
