@@ -431,7 +431,7 @@ func (s *secretStack) outputs(t *testing.T) {
 	}
 	var arrived json.RawMessage
 	s.sims[0].control(t, "GET", "/sim/requests", nil, &arrived)
-	s.look(t, "what reached the provider", string(arrived), "the prompt", "a header", "a file", "the provider's key")
+	s.look(t, "what reached the provider", string(arrived), "the prompt", "a header", "a file", "the provider's key", "the next provider's key")
 	processes := append([]*process{s.edge, s.sims[0].process}, s.nodes...)
 	for _, p := range processes {
 		p.stop(15 * time.Second)
