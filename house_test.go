@@ -90,7 +90,7 @@ func walk(t *testing.T, visit func(path string)) {
 			return err
 		case d.IsDir() && slices.Contains(skippedDirs, d.Name()):
 			return filepath.SkipDir
-		case d.Type().IsRegular():
+		case d.Type().IsRegular() && p != ".git": // a worktree's is a file
 			visit(filepath.ToSlash(p))
 		}
 		return nil

@@ -55,8 +55,6 @@ func TestThreat04LeaseOfAnOlderGeneration(t *testing.T) {
 	m.eventually("n1 is offline", func() bool { return m.nodeState("n1") == "offline" })
 	replay := atomic.Bool{}
 	replay.Store(true)
-	recipient, err = lease.NewRecipient()
-	must(t, err)
 	second := m.join(&leasedNode{holding: func(_ context.Context, _ *tunnel.NodeRun, token []byte) []byte {
 		if replay.Load() {
 			return old
@@ -520,8 +518,7 @@ func (m *managed) joinBeside(n, former *leasedNode) *leasedNode {
 
 // TestThreat67EdgeEndsBetweenDispatchAndAnswer: a run whose Edge ends is never sent again by anybody.
 //
-// Seen to fail with a second m.post in place of the Edge's end (the provider was called twice); there is no check to
-// remove: it is that nothing which outlives the Edge remembers a run.
+// There is no check to remove: it is that nothing which outlives the Edge remembers a run.
 func TestThreat67EdgeEndsBetweenDispatchAndAnswer(t *testing.T) {
 	m := newManaged(t, slotFile)
 	running := make(chan struct{}, 4)

@@ -247,7 +247,7 @@ func (w *world) ask(use Use) Reason {
 
 // TestFence: whatever says no, or can't be asked, there is no lease, and the reason is told to the operator alone.
 //
-// Seen to fail, each row, with its case taken out of fence, holder, caller, addressOf, Begin or seal.
+// Some rows were seen to fail with their case taken out of fence, holder, caller, addressOf, Begin or seal; not all.
 func TestFence(t *testing.T) {
 	refusedSlot := func(r state.CredentialReason) func(*world, *Use) {
 		return func(w *world, _ *Use) { w.state.credErr = &state.CredentialError{Slot: "slot", Reason: r} }
