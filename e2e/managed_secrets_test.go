@@ -53,6 +53,8 @@ func (m *managed) plantFiles(t *testing.T, s *secretStack) {
 }
 
 // TestManagedSecretsStayInside (provider key, API key, join token, master key, private keys and leases are in no output).
+//
+// Seen to fail with a Node that printed the header of its call.
 func TestManagedSecretsStayInside(t *testing.T) {
 	m, s := newManagedSecretStack(t)
 	prompt := s.plant("the prompt", "the-managed-heron é/+&=? flies-at-noon-83114")

@@ -14,7 +14,7 @@ import (
 
 // TestThreat34CrossOrigin: a page in a browser that has a Node's certificate opens no tunnel.
 //
-// Seen to fail with the check of the origin taken out of the tunnel's acceptor: 101.
+// Seen to fail with the acceptor told to skip the check of the origin (InsecureSkipVerify): 101.
 func TestThreat34CrossOrigin(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, managedRoutes())
@@ -177,6 +177,8 @@ func TestThreat64RunsOfOthers(t *testing.T) {
 }
 
 // TestThreat68Dumps: profiles are for the operator, and neither process writes a core.
+//
+// Seen to fail with forbidCoreDumps emptied: "unlimited".
 func TestThreat68Dumps(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, managedRoutes())
