@@ -4,6 +4,7 @@ package iop_test
 
 import (
 	"bytes"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -345,6 +346,37 @@ func TestFilesStayReadable(t *testing.T) {
 			if n := fset.Position(d.End()).Line - fset.Position(d.Pos()).Line + 1; n > maxFuncLines {
 				t.Errorf("%s: %s has %d lines; the limit is %d", f.path, d.Name.Name, n, maxFuncLines)
 			}
+		}
+	}
+}
+
+// TestEachThreatHasATest: the threats of SECURITY.md have numbers, 1 to 70; each is in the name of a test, or the document
+// says why there can be none.
+func TestEachThreatHasATest(t *testing.T) {
+	files, _ := goFiles(t)
+	numbers := regexp.MustCompile(`Threat(\d\d)`)
+	tested := map[string]bool{}
+	for _, f := range files {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.test && strings.HasPrefix(fn.Name.Name, "Test") {
+				for _, m := range numbers.FindAllStringSubmatch(fn.Name.Name, -1) {
+					tested[m[1]] = true
+				}
+			}
+		}
+	}
+	doc, err := os.ReadFile("SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, untested, ok := strings.Cut(string(doc), "Not tested here:")
+	if !ok {
+		t.Fatal("SECURITY.md does not say what is not tested")
+	}
+	for i := 1; i <= 70; i++ {
+		n := fmt.Sprintf("%02d", i)
+		if said := regexp.MustCompile(`\b` + n + `\b \(`).MatchString(untested); tested[n] == said {
+			t.Errorf("threat %s: tested: %v, said to be not tested: %v", n, tested[n], said)
 		}
 	}
 }

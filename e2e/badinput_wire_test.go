@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// TestSmuggling writes requests whose end two servers may see in different places. Whatever the Edge makes of each, it
+// TestThreat39Smuggling writes requests whose end two servers may see in different places. Whatever the Edge makes of each, it
 // must not take for a request what was a body: after it comes a request for the model list, with a key, and behind
 // whatever the Edge answers or hangs up, nothing but that one answer may follow.
-func TestSmuggling(t *testing.T) {
+func TestThreat39Smuggling(t *testing.T) {
 	s := newStack(t, stackConfig{})
 	host := strings.TrimPrefix(s.url, "http://")
 	key := "Authorization: Bearer " + s.key

@@ -46,7 +46,7 @@ func TestBodiesHaveABudget(t *testing.T) {
 	e.idle()
 }
 
-func TestStalledBodyIsGivenUp(t *testing.T) {
+func TestThreat47StalledBodyIsGivenUp(t *testing.T) {
 	timed(t, nil, answerJSON(200, `{}`), func(ask asker) {
 		r, w := io.Pipe()
 		go func() { _, _ = io.WriteString(w, `{"model":`) }()
@@ -63,14 +63,21 @@ func TestStalledBodyIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestUnknownKeysAreSlowedDown(t *testing.T) {
+// TestThreat59Threat60UnknownKeysAreSlowedDown: by the address of the connection, whatever headers say.
+func TestThreat59Threat60UnknownKeysAreSlowedDown(t *testing.T) {
 	e := newEdge(t, nil)
 	// Right in form and checksum, but of another Edge.
 	other := newEdge(t, nil)
 	e.key = other.key
 	limited := false
-	for range 100 {
-		status, h, _ := e.post(chat, `{"model":"m"}`)
+	for i := range 100 {
+		// Threat 60: who the request says that it comes from does not count.
+		req := e.request(http.MethodPost, chat, `{"model":"m"}`)
+		req.Header.Set("X-Forwarded-For", fmt.Sprintf("203.0.113.%d", i))
+		req.Header.Set("Forwarded", fmt.Sprintf("for=203.0.113.%d", i))
+		resp := e.do(req)
+		resp.Body.Close()
+		status, h := resp.StatusCode, resp.Header
 		if status == 429 {
 			limited = true
 			if h.Get("Retry-After") == "" {

@@ -201,7 +201,7 @@ func TestHTTP2StreamAndCancel(t *testing.T) {
 }
 
 // Thousands of requests that are reset as soon as they are sent (CVE-2023-44487) leave nothing behind.
-func TestRapidReset(t *testing.T) {
+func TestThreat51RapidReset(t *testing.T) {
 	e := newEdge(t, nil)
 	e.addNode("n1", 4, func(ctx context.Context, run *tunnel.NodeRun) {
 		<-ctx.Done()
@@ -249,7 +249,7 @@ func TestRapidReset(t *testing.T) {
 }
 
 // A header block that never ends (CVE-2023-45288) ends the connection, not the process.
-func TestContinuationFlood(t *testing.T) {
+func TestThreat51ContinuationFlood(t *testing.T) {
 	e := newEdge(t, nil)
 	conn, err := net.Dial("tcp", e.server.Addr().String())
 	if err != nil {

@@ -293,3 +293,19 @@ func checkDecoded(t *testing.T, e Envelope, fields map[string]json.RawMessage) {
 		}
 	}
 }
+
+// TestThreat52DeepAndBroadBodies: neither depth nor breadth of a body costs more than a look at each byte.
+//
+// Seen to fail with maxDepth at ten thousand.
+func TestThreat52DeepAndBroadBodies(t *testing.T) {
+	deep := []byte(`{"model":"m","x":` + strings.Repeat("[", 1<<20) + strings.Repeat("]", 1<<20) + `}`)
+	broad := []byte(`{"model":"m","x":[` + strings.Repeat("[],", 1<<20) + `[]]}`)
+	var deepErr, broadErr error
+	n := allocated(func() {
+		_, deepErr = ParseEnvelope(deep)
+		_, broadErr = ParseEnvelope(broad)
+	})
+	if deepErr == nil || !strings.Contains(deepErr.Error(), "deeper than 64") || broadErr != nil || n > 64<<10 {
+		t.Errorf("deep: %v; broad: %v; %d bytes allocated", deepErr, broadErr, n)
+	}
+}

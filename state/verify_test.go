@@ -74,7 +74,7 @@ func TestVerifyKey(t *testing.T) {
 }
 
 // What the database holds of a key must not work as a key.
-func TestStoredDigestIsNoKey(t *testing.T) {
+func TestThreat58StoredDigestIsNoKey(t *testing.T) {
 	s := openURL(t, "sqlite::memory:")
 	_, presented := createKey(t, s, KeySpec{Name: "k"})
 	stored, err := queryOne(t.Context(), s.db.read, scanOne[string], `SELECT digest FROM api_keys`)

@@ -35,8 +35,8 @@ func TestNoTokenNothing(t *testing.T) {
 	}
 }
 
-// TestNoPageElsewhere: the token doesn't help a page of another origin, not even to read, and no answer invites one.
-func TestNoPageElsewhere(t *testing.T) {
+// TestThreat61NoPageElsewhere: the token doesn't help a page of another origin, not even to read, and no answer invites one.
+func TestThreat61NoPageElsewhere(t *testing.T) {
 	d := newDesk(t)
 	host := strings.TrimPrefix(d.server.URL, "http://")
 	for _, foreign := range []func(*http.Request){

@@ -180,7 +180,7 @@ func TestClosedLoopBesideAFlood(t *testing.T) {
 }
 
 // Nobody waits forever, however small its weight and however much the others want.
-func TestNobodyStarves(t *testing.T) {
+func TestThreat65NobodyStarves(t *testing.T) {
 	c := admission.New(admission.Config{})
 	c.Offer("n", 1, 0, nil, offer(1, "m"))
 	l := newLine(t, c)
