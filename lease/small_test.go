@@ -32,7 +32,7 @@ func TestParseTarget(t *testing.T) {
 	}
 	for _, address := range []string{
 		"", "host", "//host", "ftp://host", "https://", "https://:80", "https://host:", "https://host:0", "https://host:08", "https://host:65536",
-		"https://host:x", "https://user@host", "https://u:hunter2@host", "https://host?", "https://host?q", "https://host#", "https://host/a?b", "https://host/../a",
+		"https://host:x", "https://host/v1/v1", "https://host/a/v1/v1/", "https://user@host", "https://u:hunter2@host", "https://host?", "https://host?q", "https://host#", "https://host/a?b", "https://host/../a",
 		"https://host/a//b", "https://host/./a", "https://host/a%2fb", "https://ho st", "https://host/\n", `https://host\@evil`, "https:host", "https://hôst",
 		"https://" + strings.Repeat("a", maxTargetLength),
 	} {

@@ -32,7 +32,7 @@ func ParseTarget(address string) (Target, error) {
 		return "", errTarget
 	}
 	base := strings.TrimRight(strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1"), "/")
-	if base != "" && path.Clean(base) != base {
+	if base != "" && path.Clean(base) != base || strings.HasSuffix(base, "/v1") { // of two only one would go
 		return "", errTarget
 	}
 	host = strings.ToLower(host)
