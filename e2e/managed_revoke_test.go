@@ -61,6 +61,7 @@ func (m *managed) revokedWhileStreaming(t *testing.T) {
 			m.change("POST", "/slots/openai"+way.take, way.body, &change)
 			a.end(t, 20*time.Second)
 			took := time.Since(began)
+			t.Logf("%s: the stream ended after %s", way.take, took)
 			if err := a.broken(); err != nil || !strings.Contains(a.events[len(a.events)-1], "credential_rejected") {
 				t.Errorf("%s: %v %s", way.take, err, a)
 			}

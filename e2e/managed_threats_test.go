@@ -137,13 +137,15 @@ func TestThreat45Paths(t *testing.T) {
 }
 
 // TestThreat53DoubledFields: two readers of a body can't see two different models, so there is no slot by trick.
+//
+// Seen to fail with an envelope that takes a field twice: the second body was run.
 func TestThreat53DoubledFields(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, managedRoutes()+"  - model: dear\n    principals: [nobody]\n    targets: [{model: sim-small, slot: openai}]\n")
 	m.join("gpu-1", "*")
 	before := m.calls()
 	for _, body := range []string{
-		`{"model":"chat","model":"dear","messages":[]}`, `{"model":"chat","Model":"dear","messages":[]}`, `{"model":"chat","MODEL":"dear","messages":[]}`,
+		`{"model":"chat","model":"dear","messages":[]}`, `{"model":"dear","model":"chat","messages":[]}`, `{"model":"chat","Model":"dear","messages":[]}`, `{"model":"chat","MODEL":"dear","messages":[]}`,
 		`{"model":"chat","m\u006fdel":"dear","messages":[]}`, `{"model":"dear","messages":[]}`,
 	} {
 		a := rawRequest{target: "/v1/chat/completions", body: body}.send(t, m.stack)
@@ -157,6 +159,8 @@ func TestThreat53DoubledFields(t *testing.T) {
 }
 
 // TestThreat64RunsOfOthers: what a run was, and its lease, is its caller's and the operator's.
+//
+// Seen to fail with the key left out where a run is looked up: 200.
 func TestThreat64RunsOfOthers(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, managedRoutes())
