@@ -76,6 +76,8 @@ func (m *managed) atSim(t *testing.T) http.Header {
 }
 
 // TestThreat40ConnectionNamesHeaders: a client that names headers in Connection takes none from the provider's request.
+//
+// Seen to fail with an Edge that passed Connection on and a Node that heeded it: the provider got no credential.
 func TestThreat40ConnectionNamesHeaders(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, managedRoutes())
@@ -94,6 +96,8 @@ func TestThreat40ConnectionNamesHeaders(t *testing.T) {
 }
 
 // TestThreat41HeadersOfAClient: what a client sends passes by list, and none of it names a run, a lease or a place.
+//
+// Seen to fail with every header passed on by Edge and Node: they reached the provider.
 func TestThreat41HeadersOfAClient(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, managedRoutes())
@@ -117,6 +121,8 @@ func TestThreat41HeadersOfAClient(t *testing.T) {
 }
 
 // TestThreat45Paths: no spelling of a path reaches the provider or another listener's paths.
+//
+// Seen to fail with paths cleaned before they are looked up: three of them were run.
 func TestThreat45Paths(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, managedRoutes())
@@ -217,6 +223,8 @@ func TestThreat68Dumps(t *testing.T) {
 }
 
 // TestThreat69Labels: what a client makes up is no label: metrics stay as many as they are.
+//
+// Seen to fail with the time in a label of refused requests: 60 series more.
 func TestThreat69Labels(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, managedRoutes())
