@@ -59,7 +59,9 @@ func (a *answer) places(t *testing.T) (positions []int) {
 func TestQueuePosition(t *testing.T) {
 	t.Parallel()
 	s := newQueueWorld(t)
-	held := s.chatLater("ttft=1s,tokens=2", true)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	held := s.askAs(ctx, s.key, "/v1/chat/completions", chat("chat", "ttft=5m,tokens=2", true), nil) // until all are in line
 	s.sims[0].active(t, 1)
 	var all []*answer
 	for i := range 6 {
@@ -68,7 +70,9 @@ func TestQueuePosition(t *testing.T) {
 	}
 	silent := s.chatLater("tokens=2", true)
 	whole := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("chat", "tokens=2", false), wantsUpdates)
-	held.end(t, 20*time.Second).ok(t, "the first")
+	s.queued(8)
+	leave()
+	<-held.done
 	for i, a := range all {
 		a.end(t, 30*time.Second).ok(t, fmt.Sprintf("number %d", i+1))
 		got := a.places(t)
