@@ -1,8 +1,12 @@
 package gateway
 
 import (
+	"context"
 	"net"
 	"net/http"
+	"time"
+
+	"iop/state"
 )
 
 // NewOn is New on listeners that a test made, which may be in memory.
@@ -31,3 +35,8 @@ func (s *Server) Operator() Operator { return operator{s} }
 
 // Operator is the type of that.
 type Operator = operator
+
+// Prune forgets what the meter forgets when its retention has passed.
+func Prune(ctx context.Context, store *state.Store, before time.Time) (int64, error) {
+	return books{store}.PruneUsage(ctx, before)
+}

@@ -122,7 +122,7 @@ func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error)
 		listener:    public, adminLn: private, tunnelLn: nodes,
 		bodies: newBudget(cfg.BodyBudget, cfg.MaxBodyBytes),
 		limits: limit.New(limit.Config{Spent: cfg.Store.MonthTokens}),
-		meter:  meter.New(meter.Config{Store: cfg.Store, Retention: cfg.UsageRetention, Logger: cfg.Logger}),
+		meter:  meter.New(meter.Config{Store: books{cfg.Store}, Retention: cfg.UsageRetention, Logger: cfg.Logger}),
 	}
 	s.background, s.closing = context.WithCancel(context.Background())
 	s.ended = s.background.Done()

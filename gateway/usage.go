@@ -2,11 +2,25 @@ package gateway
 
 import (
 	"cmp"
+	"context"
+	"time"
 
 	"iop/execution"
 	"iop/gateway/admission"
 	"iop/state"
 )
+
+// books is the state as the meter writes to it. What is too old to be kept of runs is too old of their leases as well.
+type books struct{ *state.Store }
+
+// PruneUsage forgets runs, and leases, that began before then.
+func (b books) PruneUsage(ctx context.Context, before time.Time) (int64, error) {
+	n, err := b.Store.PruneUsage(ctx, before)
+	if err == nil {
+		_, err = b.PruneAudit(ctx, before)
+	}
+	return n, err
+}
 
 // phaseCharged is where a run begins to cost something.
 const phaseCharged = execution.PhaseProviderCalled

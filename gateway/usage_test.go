@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/gateway"
 	"iop/gateway/admin"
 	"iop/state"
 	"iop/tunnel"
@@ -103,5 +104,29 @@ func TestUsageOfManyRoutes(t *testing.T) {
 		if !strings.HasPrefix(r.Route, "route-") {
 			t.Fatalf("record %d has the route %q", i, r.Route)
 		}
+	}
+}
+
+// TestRetentionOfLeases: what is too old of runs is too old of their leases as well; changes of slots stay.
+func TestRetentionOfLeases(t *testing.T) {
+	store, err := state.Open(t.Context(), "sqlite::memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	now := time.Now()
+	for _, at := range []time.Time{now.Add(-time.Hour), now} {
+		entry := state.AuditEntry{At: at, Actor: "edge", Action: state.AuditLeaseIssued, Outcome: state.AuditDone, Slot: "s", Run: "run_x", Lease: "l"}
+		change := state.AuditEntry{At: at, Actor: "operator", Action: state.AuditSlotSet, Outcome: state.AuditDone, Slot: "s"}
+		if err := store.Audit(t.Context(), entry, change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := gateway.Prune(t.Context(), store, now.Add(-time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	left, _, err := store.AuditEntries(t.Context(), state.AuditQuery{})
+	if err != nil || len(left) != 3 {
+		t.Errorf("%d entries are left, %v: %+v", len(left), err, left)
 	}
 }
