@@ -218,23 +218,27 @@ func TestManagedSlotRotation(t *testing.T) {
 	m.allow("gpu-1", "openai")
 	m.launch("gpu-1", "--provider", fmt.Sprintf("k:openai=%s,capacity=64,models=sim-small,slots=openai", k.URL))
 	eventually(t, 30*time.Second, "gpu-1 is online", func() bool { return m.node("gpu-1").State == "online" })
-	var all sync.WaitGroup
 	var bad, good atomic.Int64
-	ctx, stop := context.WithCancel(t.Context())
-	for range 8 {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				a := m.askAs(context.Background(), m.key, "/v1/chat/completions", chat("chat", "", true), nil)
-				<-a.done
-				if err := a.whole(); err != nil {
-					t.Errorf("%v", err)
-					bad.Add(1)
-					return
+	load := func() (stop func()) { // stop waits for the runs under way
+		var all sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 8 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					a := m.askAs(context.Background(), m.key, "/v1/chat/completions", chat("chat", "", true), nil)
+					<-a.done
+					if err := a.whole(); err != nil {
+						t.Errorf("%v", err)
+						bad.Add(1)
+						return
+					}
+					good.Add(1)
 				}
-				good.Add(1)
-			}
-		})
+			})
+		}
+		return func() { cancel(); all.Wait() }
 	}
+	stop := load()
 	reach := func(n int64) {
 		from := good.Load()
 		eventually(t, 30*time.Second, "runs go on", func() bool { return bad.Load() > 0 || good.Load() >= from+n })
@@ -249,7 +253,8 @@ func TestManagedSlotRotation(t *testing.T) {
 	if change.Runs != 0 {
 		t.Errorf("a rotation cancelled %d runs", change.Runs)
 	}
-	reach(16) // whatever was on its way has arrived
+	stopNew := load()
+	stop() // whatever was on its way has arrived
 	_, n := k.after(0)
 	reach(20)
 	seen, _ := k.after(n)
@@ -259,8 +264,7 @@ func TestManagedSlotRotation(t *testing.T) {
 			break
 		}
 	}
-	stop()
-	all.Wait()
+	stopNew()
 	t.Logf("%d runs over a rotation (%s), %d failed", good.Load(), change.State, bad.Load())
 	m.quiet()
 }
