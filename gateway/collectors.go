@@ -3,11 +3,13 @@ package gateway
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"iop/gateway/admission"
 	"iop/tunnel"
 )
 
-// placeCollector shows each target's capacity, load and breakers.
-type placeCollector struct{ s *Server }
+// admissionCollector shows each target's capacity, load and breakers, and how many requests wait for each route: from one
+// snapshot, which takes admission's lock for as long as there are places and waiters.
+type admissionCollector struct{ s *Server }
 
 var (
 	targetLabels = []string{"node", "provider"}
@@ -15,22 +17,29 @@ var (
 	loadDesc     = prometheus.NewDesc("iop_capacity_in_use", "Runs that a provider of a Node has.", targetLabels, nil)
 	breakerDesc  = prometheus.NewDesc("iop_breakers", "Models of a provider of a Node whose circuit breaker is not closed, by its state (open, half_open).",
 		[]string{"node", "provider", "state"}, nil)
+	depthDesc   = prometheus.NewDesc("iop_queue_depth", "Requests that wait for a place, by route.", []string{"route"}, nil)
 	restingDesc = prometheus.NewDesc("iop_target_resting", "1 while a provider of a Node gets no runs because it said that it has no room.", targetLabels, nil)
 )
 
 // Describe implements prometheus.Collector.
-func (c placeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{capacityDesc, loadDesc, breakerDesc, restingDesc} {
+func (c admissionCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{capacityDesc, loadDesc, breakerDesc, restingDesc, depthDesc} {
 		ch <- d
 	}
 }
 
-// Collect implements prometheus.Collector. A draining session's places are not shown beside those of its successor.
-func (c placeCollector) Collect(ch chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector.
+func (c admissionCollector) Collect(ch chan<- prometheus.Metric) {
+	stats := c.s.adm.Stats()
+	collectPlaces(ch, stats.Places)
+	c.collectQueues(ch, stats.Queues)
+}
+
+// collectPlaces leaves out a draining session's places, beside those of its successor.
+func collectPlaces(ch chan<- prometheus.Metric, places []admission.PlaceStats) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	places := c.s.adm.Stats().Places
 	for i := range places {
 		p := &places[i]
 		if p.Retired {
@@ -54,21 +63,13 @@ func (c placeCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// queueCollector shows how many requests wait for each route.
-type queueCollector struct{ s *Server }
-
-var depthDesc = prometheus.NewDesc("iop_queue_depth", "Requests that wait for a place, by route.", []string{"route"}, nil)
-
-// Describe implements prometheus.Collector.
-func (c queueCollector) Describe(ch chan<- *prometheus.Desc) { ch <- depthDesc }
-
-// Collect implements prometheus.Collector. Routes that no target was ever found for are one, without a name.
-func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
+// collectQueues shows routes that no target was ever found for as one, without a name.
+func (c admissionCollector) collectQueues(ch chan<- prometheus.Metric, queues []admission.QueueStats) {
 	depth := map[string]int{}
 	for _, st := range c.s.routing.all() {
 		depth[st.name] = 0
 	}
-	for _, q := range c.s.adm.Stats().Queues {
+	for _, q := range queues {
 		depth[c.s.routing.stats(q.Route, c.s.routing.inFile(q.Route)).name] += q.Waiting
 	}
 	for name, n := range depth {

@@ -85,7 +85,7 @@ func newMetrics(s *Server) *metrics {
 	m.registry.MustRegister(m.accepted, m.requests, m.refused, m.failures, m.firsts, m.duration, m.queued, m.tokens, m.bytes,
 		retries, m.keys, m.panics,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		placeCollector{s}, queueCollector{s}, tunnelCollector{t: s.acceptor.Metrics()}, chunkCollector{&s.routing})
+		admissionCollector{s}, tunnelCollector{t: s.acceptor.Metrics()}, chunkCollector{&s.routing})
 	m.gauges(s)
 	m.decisions(s)
 	m.state(s)

@@ -12,29 +12,7 @@ import (
 )
 
 func newIdentityCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "identity",
-		Short:   "Show who the Edge is to its Nodes in managed mode, and how its certificate fares",
-		Example: "  iop identity\n  iop identity --json",
-		Args:    exactly(),
-	}
-	o := bindOperator(cmd)
-	jsonFlag(cmd, &asJSON)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.load(); err != nil {
-			return err
-		}
-		var id admin.Identity
-		if err := o.call(cmd.Context(), "GET", "/identity", nil, &id); err != nil {
-			return err
-		}
-		if asJSON {
-			return printJSON(cmd.OutOrStdout(), id)
-		}
-		return printIdentity(cmd.OutOrStdout(), &id)
-	}
-	return cmd
+	return showCommand("identity", "Show who the Edge is to its Nodes in managed mode, and how its certificate fares", "/identity", printIdentity)
 }
 
 func printIdentity(w io.Writer, id *admin.Identity) error {

@@ -12,11 +12,16 @@ import (
 )
 
 func newStatusCommand() *cobra.Command {
+	return showCommand("status", "Show what the Edge is doing, in a few lines", "/status", printStatus)
+}
+
+// showCommand is a command that prints what the admin API answers at a path.
+func showCommand[T any](name, short, path string, show func(io.Writer, *T) error) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "Show what the Edge is doing, in a few lines",
-		Example: "  iop status\n  iop status --json",
+		Use:     name,
+		Short:   short,
+		Example: "  iop " + name + "\n  iop " + name + " --json",
 		Args:    exactly(),
 	}
 	o := bindOperator(cmd)
@@ -25,19 +30,19 @@ func newStatusCommand() *cobra.Command {
 		if err := o.load(); err != nil {
 			return err
 		}
-		var status admin.Status
-		if err := o.call(cmd.Context(), "GET", "/status", nil, &status); err != nil {
+		var answer T
+		if err := o.call(cmd.Context(), "GET", path, nil, &answer); err != nil {
 			return err
 		}
 		if asJSON {
-			return printJSON(cmd.OutOrStdout(), status)
+			return printJSON(cmd.OutOrStdout(), answer)
 		}
-		return printStatus(cmd.OutOrStdout(), status)
+		return show(cmd.OutOrStdout(), &answer)
 	}
 	return cmd
 }
 
-func printStatus(w io.Writer, s admin.Status) error {
+func printStatus(w io.Writer, s *admin.Status) error {
 	state := "serving"
 	if s.Draining {
 		state = "draining"
