@@ -23,6 +23,12 @@ const (
 	OpAudioTranslations
 	OpTokenize
 	OpDetokenize
+	OpMessages
+	OpCountTokens
+	OpOllamaChat
+	OpOllamaGenerate
+	OpOllamaEmbed
+	OpOllamaEmbeddings // the older form of embed
 )
 
 // Answer is the shape of an operation's answer. The zero value is invalid.
@@ -33,6 +39,7 @@ const (
 	AnswerUnary  Answer = iota + 1 // one JSON document, always
 	AnswerSSE                      // one JSON document, or an event stream when the request says `stream: true`
 	AnswerBinary                   // media bytes; a provider may answer with an event stream where asked in its own ways
+	AnswerNDJSON                   // a stream of JSON lines, or one JSON document when the request says `stream: false`
 )
 
 // StreamKind says which protocol an event stream speaks, and with it what ends it. The zero value is StreamNone.
@@ -68,7 +75,19 @@ type Operation struct {
 }
 
 // Streams reports whether a request to this operation that says `stream: true` is answered with an event stream.
-func (o Operation) Streams() bool { return o.Answer == AnswerSSE }
+func (o Operation) Streams() bool { return o.Answer == AnswerSSE || o.Answer == AnswerNDJSON }
+
+// StreamsUnlessTold reports whether a request that does not say `stream` is answered with a stream, as Ollama does.
+func (o Operation) StreamsUnlessTold() bool { return o.Answer == AnswerNDJSON }
+
+// OpSet is a set of operations. The zero value is empty.
+type OpSet uint64
+
+// With returns the set with the operation in it.
+func (s OpSet) With(id OpID) OpSet { return s | 1<<id }
+
+// Has reports whether the operation is in the set.
+func (s OpSet) Has(id OpID) bool { return s&(1<<id) != 0 }
 
 var operations = [...]Operation{
 	{ID: OpChatCompletions, Name: "chat.completions", Path: "/v1/chat/completions", Answer: AnswerSSE, Stream: StreamChat, JSON: true, IncludeUsage: true, MaxTokens: "max_tokens"},
@@ -86,6 +105,12 @@ var operations = [...]Operation{
 	{ID: OpAudioTranslations, Name: "audio.translations", Path: "/v1/audio/translations", Answer: AnswerUnary, Multipart: true},
 	{ID: OpTokenize, Name: "tokenize", Path: "/tokenize", Answer: AnswerUnary, JSON: true},
 	{ID: OpDetokenize, Name: "detokenize", Path: "/detokenize", Answer: AnswerUnary, JSON: true},
+	{ID: OpMessages, Name: "messages", Path: "/v1/messages", Answer: AnswerSSE, Stream: StreamMessages, JSON: true, MaxTokens: "max_tokens"},
+	{ID: OpCountTokens, Name: "messages.count_tokens", Path: "/v1/messages/count_tokens", Answer: AnswerUnary, JSON: true},
+	{ID: OpOllamaChat, Name: "ollama.chat", Path: "/api/chat", Answer: AnswerNDJSON, Stream: StreamOllama, JSON: true},
+	{ID: OpOllamaGenerate, Name: "ollama.generate", Path: "/api/generate", Answer: AnswerNDJSON, Stream: StreamOllama, JSON: true},
+	{ID: OpOllamaEmbed, Name: "ollama.embed", Path: "/api/embed", Answer: AnswerUnary, JSON: true},
+	{ID: OpOllamaEmbeddings, Name: "ollama.embeddings", Path: "/api/embeddings", Answer: AnswerUnary, JSON: true},
 }
 
 // operationMethod is the method of every operation so far; the field exists so that this can change in one row.

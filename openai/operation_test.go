@@ -8,7 +8,7 @@ import (
 // TestOperationNames pins what travels on the tunnel: append here, change nothing.
 func TestOperationNames(t *testing.T) {
 	names := "chat.completions completions embeddings responses moderations rerank rerank.root rerank.v2 images.generations images.edits " +
-		"audio.speech audio.transcriptions audio.translations tokenize detokenize"
+		"audio.speech audio.transcriptions audio.translations tokenize detokenize messages messages.count_tokens ollama.chat ollama.generate ollama.embed ollama.embeddings"
 	for i, name := range strings.Fields(names) {
 		id := OpID(i + 1)
 		if got, ok := ParseOp(name); id.Name() != name || !ok || got != id {

@@ -306,11 +306,20 @@ func (x *RegisterRequest) GetSoftwareVersion() string {
 
 // Provider is one inference endpoint of a Node, without its address: the Edge never learns or chooses one.
 type Provider struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Adapter       string                 `protobuf:"bytes,2,opt,name=adapter,proto3" json:"adapter,omitempty"`
-	Capacity      uint32                 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	Health        Health                 `protobuf:"varint,4,opt,name=health,proto3,enum=iop.tunnel.v1.Health" json:"health,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Adapter  string                 `protobuf:"bytes,2,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	Capacity uint32                 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Health   Health                 `protobuf:"varint,4,opt,name=health,proto3,enum=iop.tunnel.v1.Health" json:"health,omitempty"`
+	// The operations whose path it was found to have; with operations_known unset, nothing is known of them and all are
+	// tried.
+	Operations      []string `protobuf:"bytes,5,rep,name=operations,proto3" json:"operations,omitempty"`
+	OperationsKnown bool     `protobuf:"varint,6,opt,name=operations_known,json=operationsKnown,proto3" json:"operations_known,omitempty"`
+	// The Node has an adapter that runs normalized runs on it (OPEN of kind run).
+	Runs bool `protobuf:"varint,7,opt,name=runs,proto3" json:"runs,omitempty"`
+	// What the engine calls itself, and its version, where it tells.
+	Engine        string `protobuf:"bytes,8,opt,name=engine,proto3" json:"engine,omitempty"`
+	EngineVersion string `protobuf:"bytes,9,opt,name=engine_version,json=engineVersion,proto3" json:"engine_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -371,6 +380,41 @@ func (x *Provider) GetHealth() Health {
 		return x.Health
 	}
 	return Health_HEALTH_UNSPECIFIED
+}
+
+func (x *Provider) GetOperations() []string {
+	if x != nil {
+		return x.Operations
+	}
+	return nil
+}
+
+func (x *Provider) GetOperationsKnown() bool {
+	if x != nil {
+		return x.OperationsKnown
+	}
+	return false
+}
+
+func (x *Provider) GetRuns() bool {
+	if x != nil {
+		return x.Runs
+	}
+	return false
+}
+
+func (x *Provider) GetEngine() string {
+	if x != nil {
+		return x.Engine
+	}
+	return ""
+}
+
+func (x *Provider) GetEngineVersion() string {
+	if x != nil {
+		return x.EngineVersion
+	}
+	return ""
 }
 
 // RegisterResponse answers REGISTER (REGISTERED): a generation, or a refusal.
@@ -2094,8 +2138,12 @@ type RunRequest struct {
 	Stream             bool                   `protobuf:"varint,3,opt,name=stream,proto3" json:"stream,omitempty"`
 	FirstByteTimeoutMs uint32                 `protobuf:"varint,4,opt,name=first_byte_timeout_ms,json=firstByteTimeoutMs,proto3" json:"first_byte_timeout_ms,omitempty"`
 	IdleTimeoutMs      uint32                 `protobuf:"varint,5,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The provider refused to be asked for usage: leave that out.
+	WithoutUsage bool `protobuf:"varint,6,opt,name=without_usage,json=withoutUsage,proto3" json:"without_usage,omitempty"`
+	// What the client's headers ask of the provider, from the closed list of ProviderTunnelRequest (anthropic-beta).
+	Headers       []*Header `protobuf:"bytes,7,rep,name=headers,proto3" json:"headers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunRequest) Reset() {
@@ -2163,7 +2211,22 @@ func (x *RunRequest) GetIdleTimeoutMs() uint32 {
 	return 0
 }
 
-// OllamaRequest is the third command of the closed set: one call of the Ollama API, which names an operation.
+func (x *RunRequest) GetWithoutUsage() bool {
+	if x != nil {
+		return x.WithoutUsage
+	}
+	return false
+}
+
+func (x *RunRequest) GetHeaders() []*Header {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+// OllamaRequest is the third command of the closed set: one call of the Ollama API. The operation is one of tags, ps,
+// show, pull, delete, version; each means one method and one constant path at the provider. The body is the request's.
 type OllamaRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Provider      string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
@@ -2379,6 +2442,9 @@ type RunEvent struct {
 	//	*RunEvent_Finish
 	//	*RunEvent_Usage
 	//	*RunEvent_Refusal
+	//	*RunEvent_Started
+	//	*RunEvent_Annotation
+	//	*RunEvent_Failure
 	Kind          isRunEvent_Kind `protobuf_oneof:"kind"`
 	Choice        uint32          `protobuf:"varint,7,opt,name=choice,proto3" json:"choice,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2476,6 +2542,33 @@ func (x *RunEvent) GetRefusal() *TextDelta {
 	return nil
 }
 
+func (x *RunEvent) GetStarted() *Started {
+	if x != nil {
+		if x, ok := x.Kind.(*RunEvent_Started); ok {
+			return x.Started
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetAnnotation() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*RunEvent_Annotation); ok {
+			return x.Annotation
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetFailure() *Failure {
+	if x != nil {
+		if x, ok := x.Kind.(*RunEvent_Failure); ok {
+			return x.Failure
+		}
+	}
+	return nil
+}
+
 func (x *RunEvent) GetChoice() uint32 {
 	if x != nil {
 		return x.Choice
@@ -2511,6 +2604,19 @@ type RunEvent_Refusal struct {
 	Refusal *TextDelta `protobuf:"bytes,6,opt,name=refusal,proto3,oneof"`
 }
 
+type RunEvent_Started struct {
+	Started *Started `protobuf:"bytes,8,opt,name=started,proto3,oneof"`
+}
+
+type RunEvent_Annotation struct {
+	// A JSON object as Chat Completions has it.
+	Annotation []byte `protobuf:"bytes,9,opt,name=annotation,proto3,oneof"`
+}
+
+type RunEvent_Failure struct {
+	Failure *Failure `protobuf:"bytes,10,opt,name=failure,proto3,oneof"`
+}
+
 func (*RunEvent_Text) isRunEvent_Kind() {}
 
 func (*RunEvent_Reasoning) isRunEvent_Kind() {}
@@ -2523,10 +2629,22 @@ func (*RunEvent_Usage) isRunEvent_Kind() {}
 
 func (*RunEvent_Refusal) isRunEvent_Kind() {}
 
+func (*RunEvent_Started) isRunEvent_Kind() {}
+
+func (*RunEvent_Annotation) isRunEvent_Kind() {}
+
+func (*RunEvent_Failure) isRunEvent_Kind() {}
+
 // TextDelta is a piece of text.
 type TextDelta struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Text  string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// Of text and refusals: a JSON array as Chat Completions has it.
+	Logprobs []byte `protobuf:"bytes,2,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
+	// Of reasoning: what the provider wants to see again with this thought.
+	Signature string `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`
+	// Of reasoning, in place of text: a thought that the provider keeps to itself.
+	Redacted      string `protobuf:"bytes,4,opt,name=redacted,proto3" json:"redacted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2564,6 +2682,27 @@ func (*TextDelta) Descriptor() ([]byte, []int) {
 func (x *TextDelta) GetText() string {
 	if x != nil {
 		return x.Text
+	}
+	return ""
+}
+
+func (x *TextDelta) GetLogprobs() []byte {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
+}
+
+func (x *TextDelta) GetSignature() string {
+	if x != nil {
+		return x.Signature
+	}
+	return ""
+}
+
+func (x *TextDelta) GetRedacted() string {
+	if x != nil {
+		return x.Redacted
 	}
 	return ""
 }
@@ -2637,10 +2776,11 @@ func (x *ToolCallDelta) GetArguments() string {
 	return ""
 }
 
-// Finish says why a choice ended.
+// Finish says why a choice ended: stop, stop_sequence, length, tool_calls, content_filter, pause_turn.
 type Finish struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	StopWord      string                 `protobuf:"bytes,2,opt,name=stop_word,json=stopWord,proto3" json:"stop_word,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2682,6 +2822,177 @@ func (x *Finish) GetReason() string {
 	return ""
 }
 
+func (x *Finish) GetStopWord() string {
+	if x != nil {
+		return x.StopWord
+	}
+	return ""
+}
+
+// Started says that the provider has begun to answer, and what it calls its answer.
+type Started struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	CreatedUnix   int64                  `protobuf:"varint,3,opt,name=created_unix,json=createdUnix,proto3" json:"created_unix,omitempty"`
+	Usage         *Usage                 `protobuf:"bytes,4,opt,name=usage,proto3" json:"usage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Started) Reset() {
+	*x = Started{}
+	mi := &file_iop_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Started) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Started) ProtoMessage() {}
+
+func (x *Started) ProtoReflect() protoreflect.Message {
+	mi := &file_iop_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Started.ProtoReflect.Descriptor instead.
+func (*Started) Descriptor() ([]byte, []int) {
+	return file_iop_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Started) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Started) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Started) GetCreatedUnix() int64 {
+	if x != nil {
+		return x.CreatedUnix
+	}
+	return 0
+}
+
+func (x *Started) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+// Failure is an error that the client is told: the provider's own, or that of an adapter that can't carry the input.
+type Failure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As HTTP has it; 0: it came in a stream and had none.
+	Status       uint32 `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
+	Type         string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	Code         string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
+	Param        string `protobuf:"bytes,4,opt,name=param,proto3" json:"param,omitempty"`
+	Message      string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	RetryAfterMs uint32 `protobuf:"varint,6,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
+	// The adapter refused; no provider was called.
+	Unsupported   bool `protobuf:"varint,7,opt,name=unsupported,proto3" json:"unsupported,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Failure) Reset() {
+	*x = Failure{}
+	mi := &file_iop_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Failure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Failure) ProtoMessage() {}
+
+func (x *Failure) ProtoReflect() protoreflect.Message {
+	mi := &file_iop_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Failure.ProtoReflect.Descriptor instead.
+func (*Failure) Descriptor() ([]byte, []int) {
+	return file_iop_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Failure) GetStatus() uint32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *Failure) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Failure) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Failure) GetParam() string {
+	if x != nil {
+		return x.Param
+	}
+	return ""
+}
+
+func (x *Failure) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Failure) GetRetryAfterMs() uint32 {
+	if x != nil {
+		return x.RetryAfterMs
+	}
+	return 0
+}
+
+func (x *Failure) GetUnsupported() bool {
+	if x != nil {
+		return x.Unsupported
+	}
+	return false
+}
+
 // Usage is what the provider reported.
 type Usage struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -2697,7 +3008,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_iop_proto_msgTypes[35]
+	mi := &file_iop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +3020,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[35]
+	mi := &file_iop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +3033,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{35}
+	return file_iop_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Usage) GetInput() int64 {
@@ -2771,7 +3082,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_iop_proto_msgTypes[36]
+	mi := &file_iop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +3094,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[36]
+	mi := &file_iop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +3107,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{36}
+	return file_iop_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Cancel) GetCode() uint32 {
@@ -2834,7 +3145,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_iop_proto_msgTypes[37]
+	mi := &file_iop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +3157,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[37]
+	mi := &file_iop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +3170,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{37}
+	return file_iop_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *End) GetOutcome() uint32 {
@@ -2945,12 +3256,19 @@ const file_iop_proto_rawDesc = "" +
 	"\x10software_version\x18\t \x01(\tR\x0fsoftwareVersion\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x7f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9d\x02\n" +
 	"\bProvider\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aadapter\x18\x02 \x01(\tR\aadapter\x12\x1a\n" +
 	"\bcapacity\x18\x03 \x01(\rR\bcapacity\x12-\n" +
-	"\x06health\x18\x04 \x01(\x0e2\x15.iop.tunnel.v1.HealthR\x06health\"\xdf\x02\n" +
+	"\x06health\x18\x04 \x01(\x0e2\x15.iop.tunnel.v1.HealthR\x06health\x12\x1e\n" +
+	"\n" +
+	"operations\x18\x05 \x03(\tR\n" +
+	"operations\x12)\n" +
+	"\x10operations_known\x18\x06 \x01(\bR\x0foperationsKnown\x12\x12\n" +
+	"\x04runs\x18\a \x01(\bR\x04runs\x12\x16\n" +
+	"\x06engine\x18\b \x01(\tR\x06engine\x12%\n" +
+	"\x0eengine_version\x18\t \x01(\tR\rengineVersion\"\xdf\x02\n" +
 	"\x10RegisterResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -3081,14 +3399,16 @@ const file_iop_proto_rawDesc = "" +
 	"\x0ewithhold_usage\x18\x06 \x01(\bR\rwithholdUsage\x121\n" +
 	"\x15first_byte_timeout_ms\x18\a \x01(\rR\x12firstByteTimeoutMs\x12&\n" +
 	"\x0fidle_timeout_ms\x18\b \x01(\rR\ridleTimeoutMs\x12!\n" +
-	"\fanswer_model\x18\t \x01(\tR\vanswerModel\"\xb1\x01\n" +
+	"\fanswer_model\x18\t \x01(\tR\vanswerModel\"\x87\x02\n" +
 	"\n" +
 	"RunRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x16\n" +
 	"\x06stream\x18\x03 \x01(\bR\x06stream\x121\n" +
 	"\x15first_byte_timeout_ms\x18\x04 \x01(\rR\x12firstByteTimeoutMs\x12&\n" +
-	"\x0fidle_timeout_ms\x18\x05 \x01(\rR\ridleTimeoutMs\"I\n" +
+	"\x0fidle_timeout_ms\x18\x05 \x01(\rR\ridleTimeoutMs\x12#\n" +
+	"\rwithout_usage\x18\x06 \x01(\bR\fwithoutUsage\x12/\n" +
+	"\aheaders\x18\a \x03(\v2\x15.iop.tunnel.v1.HeaderR\aheaders\"I\n" +
 	"\rOllamaRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\"\x86\x01\n" +
@@ -3099,25 +3419,48 @@ const file_iop_proto_rawDesc = "" +
 	"\x04kind\"O\n" +
 	"\x04Head\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\rR\x06status\x12/\n" +
-	"\aheaders\x18\x02 \x03(\v2\x15.iop.tunnel.v1.HeaderR\aheaders\"\xe6\x02\n" +
+	"\aheaders\x18\x02 \x03(\v2\x15.iop.tunnel.v1.HeaderR\aheaders\"\xf0\x03\n" +
 	"\bRunEvent\x12.\n" +
 	"\x04text\x18\x01 \x01(\v2\x18.iop.tunnel.v1.TextDeltaH\x00R\x04text\x128\n" +
 	"\treasoning\x18\x02 \x01(\v2\x18.iop.tunnel.v1.TextDeltaH\x00R\treasoning\x12;\n" +
 	"\ttool_call\x18\x03 \x01(\v2\x1c.iop.tunnel.v1.ToolCallDeltaH\x00R\btoolCall\x12/\n" +
 	"\x06finish\x18\x04 \x01(\v2\x15.iop.tunnel.v1.FinishH\x00R\x06finish\x12,\n" +
 	"\x05usage\x18\x05 \x01(\v2\x14.iop.tunnel.v1.UsageH\x00R\x05usage\x124\n" +
-	"\arefusal\x18\x06 \x01(\v2\x18.iop.tunnel.v1.TextDeltaH\x00R\arefusal\x12\x16\n" +
+	"\arefusal\x18\x06 \x01(\v2\x18.iop.tunnel.v1.TextDeltaH\x00R\arefusal\x122\n" +
+	"\astarted\x18\b \x01(\v2\x16.iop.tunnel.v1.StartedH\x00R\astarted\x12 \n" +
+	"\n" +
+	"annotation\x18\t \x01(\fH\x00R\n" +
+	"annotation\x122\n" +
+	"\afailure\x18\n" +
+	" \x01(\v2\x16.iop.tunnel.v1.FailureH\x00R\afailure\x12\x16\n" +
 	"\x06choice\x18\a \x01(\rR\x06choiceB\x06\n" +
-	"\x04kind\"\x1f\n" +
+	"\x04kind\"u\n" +
 	"\tTextDelta\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\"g\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1a\n" +
+	"\blogprobs\x18\x02 \x01(\fR\blogprobs\x12\x1c\n" +
+	"\tsignature\x18\x03 \x01(\tR\tsignature\x12\x1a\n" +
+	"\bredacted\x18\x04 \x01(\tR\bredacted\"g\n" +
 	"\rToolCallDelta\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1c\n" +
-	"\targuments\x18\x04 \x01(\tR\targuments\" \n" +
+	"\targuments\x18\x04 \x01(\tR\targuments\"=\n" +
 	"\x06Finish\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x89\x01\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1b\n" +
+	"\tstop_word\x18\x02 \x01(\tR\bstopWord\"~\n" +
+	"\aStarted\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12!\n" +
+	"\fcreated_unix\x18\x03 \x01(\x03R\vcreatedUnix\x12*\n" +
+	"\x05usage\x18\x04 \x01(\v2\x14.iop.tunnel.v1.UsageR\x05usage\"\xc1\x01\n" +
+	"\aFailure\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\rR\x06status\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x12\n" +
+	"\x04code\x18\x03 \x01(\tR\x04code\x12\x14\n" +
+	"\x05param\x18\x04 \x01(\tR\x05param\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12$\n" +
+	"\x0eretry_after_ms\x18\x06 \x01(\rR\fretryAfterMs\x12 \n" +
+	"\vunsupported\x18\a \x01(\bR\vunsupported\"\x89\x01\n" +
 	"\x05Usage\x12\x14\n" +
 	"\x05input\x18\x01 \x01(\x03R\x05input\x12\x16\n" +
 	"\x06output\x18\x02 \x01(\x03R\x06output\x12\x16\n" +
@@ -3164,7 +3507,7 @@ func file_iop_proto_rawDescGZIP() []byte {
 }
 
 var file_iop_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_iop_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_iop_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_iop_proto_goTypes = []any{
 	(Health)(0),                    // 0: iop.tunnel.v1.Health
 	(RunPhase)(0),                  // 1: iop.tunnel.v1.RunPhase
@@ -3203,19 +3546,21 @@ var file_iop_proto_goTypes = []any{
 	(*TextDelta)(nil),              // 34: iop.tunnel.v1.TextDelta
 	(*ToolCallDelta)(nil),          // 35: iop.tunnel.v1.ToolCallDelta
 	(*Finish)(nil),                 // 36: iop.tunnel.v1.Finish
-	(*Usage)(nil),                  // 37: iop.tunnel.v1.Usage
-	(*Cancel)(nil),                 // 38: iop.tunnel.v1.Cancel
-	(*End)(nil),                    // 39: iop.tunnel.v1.End
-	nil,                            // 40: iop.tunnel.v1.RegisterRequest.LabelsEntry
-	nil,                            // 41: iop.tunnel.v1.EdgeConfig.MinimumRevisionsEntry
+	(*Started)(nil),                // 37: iop.tunnel.v1.Started
+	(*Failure)(nil),                // 38: iop.tunnel.v1.Failure
+	(*Usage)(nil),                  // 39: iop.tunnel.v1.Usage
+	(*Cancel)(nil),                 // 40: iop.tunnel.v1.Cancel
+	(*End)(nil),                    // 41: iop.tunnel.v1.End
+	nil,                            // 42: iop.tunnel.v1.RegisterRequest.LabelsEntry
+	nil,                            // 43: iop.tunnel.v1.EdgeConfig.MinimumRevisionsEntry
 }
 var file_iop_proto_depIdxs = []int32{
-	40, // 0: iop.tunnel.v1.RegisterRequest.labels:type_name -> iop.tunnel.v1.RegisterRequest.LabelsEntry
+	42, // 0: iop.tunnel.v1.RegisterRequest.labels:type_name -> iop.tunnel.v1.RegisterRequest.LabelsEntry
 	4,  // 1: iop.tunnel.v1.RegisterRequest.providers:type_name -> iop.tunnel.v1.Provider
 	0,  // 2: iop.tunnel.v1.Provider.health:type_name -> iop.tunnel.v1.Health
 	6,  // 3: iop.tunnel.v1.RegisterResponse.config:type_name -> iop.tunnel.v1.EdgeConfig
 	7,  // 4: iop.tunnel.v1.RegisterResponse.refusal:type_name -> iop.tunnel.v1.Refusal
-	41, // 5: iop.tunnel.v1.EdgeConfig.minimum_revisions:type_name -> iop.tunnel.v1.EdgeConfig.MinimumRevisionsEntry
+	43, // 5: iop.tunnel.v1.EdgeConfig.minimum_revisions:type_name -> iop.tunnel.v1.EdgeConfig.MinimumRevisionsEntry
 	13, // 6: iop.tunnel.v1.Refresh.node:type_name -> iop.tunnel.v1.NodeRefresh
 	6,  // 7: iop.tunnel.v1.Refresh.edge:type_name -> iop.tunnel.v1.EdgeConfig
 	15, // 8: iop.tunnel.v1.Refresh.ack:type_name -> iop.tunnel.v1.RefreshAck
@@ -3232,21 +3577,25 @@ var file_iop_proto_depIdxs = []int32{
 	29, // 19: iop.tunnel.v1.Open.run:type_name -> iop.tunnel.v1.RunRequest
 	30, // 20: iop.tunnel.v1.Open.ollama:type_name -> iop.tunnel.v1.OllamaRequest
 	2,  // 21: iop.tunnel.v1.ProviderTunnelRequest.headers:type_name -> iop.tunnel.v1.Header
-	32, // 22: iop.tunnel.v1.ProviderTunnelFrame.head:type_name -> iop.tunnel.v1.Head
-	39, // 23: iop.tunnel.v1.ProviderTunnelFrame.end:type_name -> iop.tunnel.v1.End
-	2,  // 24: iop.tunnel.v1.Head.headers:type_name -> iop.tunnel.v1.Header
-	34, // 25: iop.tunnel.v1.RunEvent.text:type_name -> iop.tunnel.v1.TextDelta
-	34, // 26: iop.tunnel.v1.RunEvent.reasoning:type_name -> iop.tunnel.v1.TextDelta
-	35, // 27: iop.tunnel.v1.RunEvent.tool_call:type_name -> iop.tunnel.v1.ToolCallDelta
-	36, // 28: iop.tunnel.v1.RunEvent.finish:type_name -> iop.tunnel.v1.Finish
-	37, // 29: iop.tunnel.v1.RunEvent.usage:type_name -> iop.tunnel.v1.Usage
-	34, // 30: iop.tunnel.v1.RunEvent.refusal:type_name -> iop.tunnel.v1.TextDelta
-	37, // 31: iop.tunnel.v1.End.usage:type_name -> iop.tunnel.v1.Usage
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	2,  // 22: iop.tunnel.v1.RunRequest.headers:type_name -> iop.tunnel.v1.Header
+	32, // 23: iop.tunnel.v1.ProviderTunnelFrame.head:type_name -> iop.tunnel.v1.Head
+	41, // 24: iop.tunnel.v1.ProviderTunnelFrame.end:type_name -> iop.tunnel.v1.End
+	2,  // 25: iop.tunnel.v1.Head.headers:type_name -> iop.tunnel.v1.Header
+	34, // 26: iop.tunnel.v1.RunEvent.text:type_name -> iop.tunnel.v1.TextDelta
+	34, // 27: iop.tunnel.v1.RunEvent.reasoning:type_name -> iop.tunnel.v1.TextDelta
+	35, // 28: iop.tunnel.v1.RunEvent.tool_call:type_name -> iop.tunnel.v1.ToolCallDelta
+	36, // 29: iop.tunnel.v1.RunEvent.finish:type_name -> iop.tunnel.v1.Finish
+	39, // 30: iop.tunnel.v1.RunEvent.usage:type_name -> iop.tunnel.v1.Usage
+	34, // 31: iop.tunnel.v1.RunEvent.refusal:type_name -> iop.tunnel.v1.TextDelta
+	37, // 32: iop.tunnel.v1.RunEvent.started:type_name -> iop.tunnel.v1.Started
+	38, // 33: iop.tunnel.v1.RunEvent.failure:type_name -> iop.tunnel.v1.Failure
+	39, // 34: iop.tunnel.v1.Started.usage:type_name -> iop.tunnel.v1.Usage
+	39, // 35: iop.tunnel.v1.End.usage:type_name -> iop.tunnel.v1.Usage
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_iop_proto_init() }
@@ -3280,6 +3629,9 @@ func file_iop_proto_init() {
 		(*RunEvent_Finish)(nil),
 		(*RunEvent_Usage)(nil),
 		(*RunEvent_Refusal)(nil),
+		(*RunEvent_Started)(nil),
+		(*RunEvent_Annotation)(nil),
+		(*RunEvent_Failure)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3287,7 +3639,7 @@ func file_iop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_iop_proto_rawDesc), len(file_iop_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   40,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,154 @@
+package execution
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Bounds of what a Collector takes, so that no provider decides how much the Edge remembers.
+const (
+	MaxChoices   = 128
+	MaxToolCalls = 1024 // of one choice
+)
+
+// Result is the whole answer of a normalized run, for a client that wants no stream.
+type Result struct {
+	Started *Started // nil if the provider told nothing
+	Choices []Choice // by index
+	Usage   Usage
+	Failure *Failure // nil if there was none
+}
+
+// Choice is one of a result's answers.
+type Choice struct {
+	Text, Refusal string
+	Reasoning     []Part // of kind PartReasoning
+	ToolCalls     []ToolCall
+	Annotations   []json.RawMessage
+	Logprobs      []json.RawMessage // an array each
+	Finish        Finish            // the zero value: the choice was not ended
+}
+
+// Collector gathers the events of one run. The zero value is ready. It is for one goroutine.
+type Collector struct {
+	result  Result
+	choices []building
+	size    int
+}
+
+// building is a choice that grows.
+type building struct {
+	Choice
+	text, refusal []byte
+	thought       []byte
+	thinking      bool // the last of Reasoning is still growing
+	arguments     [][]byte
+}
+
+// Size returns how many bytes of content have been gathered.
+func (c *Collector) Size() int { return c.size }
+
+// Add takes the next event. It fails for one that breaks the contract (an index out of bounds).
+func (c *Collector) Add(e *Event) error {
+	switch e.Kind {
+	case EventStarted:
+		c.result.Started = e.Started
+		return nil
+	case EventUsage:
+		c.result.Usage = *e.Usage
+		return nil
+	case EventFailure:
+		c.result.Failure = e.Failure
+		return nil
+	}
+	if e.Choice < 0 || e.Choice >= MaxChoices {
+		return fmt.Errorf("an event of choice %d", e.Choice)
+	}
+	for len(c.choices) <= e.Choice {
+		c.choices = append(c.choices, building{})
+	}
+	c.size += len(e.Text) + len(e.Signature) + len(e.Redacted) + len(e.Logprobs) + len(e.Annotation) + len(e.Call.Arguments)
+	return c.choices[e.Choice].add(e)
+}
+
+func (b *building) add(e *Event) error {
+	if e.Kind != EventReasoning {
+		b.endThought()
+	}
+	switch e.Kind {
+	case EventText:
+		b.text = append(b.text, e.Text...)
+	case EventRefusal:
+		b.refusal = append(b.refusal, e.Text...)
+	case EventReasoning:
+		b.think(e)
+	case EventToolCall:
+		return b.call(&e.Call)
+	case EventAnnotation:
+		b.Annotations = append(b.Annotations, e.Annotation)
+	case EventFinish:
+		b.Finish = e.Finish
+	}
+	if e.Logprobs != nil {
+		b.Logprobs = append(b.Logprobs, e.Logprobs)
+	}
+	return nil
+}
+
+// think adds to the thought, or begins another after a signature.
+func (b *building) think(e *Event) {
+	if e.Redacted != "" {
+		b.endThought()
+		b.Reasoning = append(b.Reasoning, Part{Kind: PartReasoning, Redacted: e.Redacted})
+		return
+	}
+	if b.thinking && e.Text != "" && b.Reasoning[len(b.Reasoning)-1].Signature != "" {
+		b.endThought()
+	}
+	if !b.thinking {
+		b.Reasoning, b.thinking = append(b.Reasoning, Part{Kind: PartReasoning}), true
+	}
+	b.thought = append(b.thought, e.Text...)
+	b.Reasoning[len(b.Reasoning)-1].Signature += e.Signature
+}
+
+func (b *building) endThought() {
+	if b.thinking {
+		b.Reasoning[len(b.Reasoning)-1].Text = string(b.thought)
+		b.thought = b.thought[:0]
+		b.thinking = false
+	}
+}
+
+func (b *building) call(d *ToolCallDelta) error {
+	if d.Index < 0 || d.Index > len(b.ToolCalls) || d.Index >= MaxToolCalls {
+		return fmt.Errorf("tool call %d after %d", d.Index, len(b.ToolCalls))
+	}
+	if d.Index == len(b.ToolCalls) {
+		b.ToolCalls = append(b.ToolCalls, ToolCall{})
+		b.arguments = append(b.arguments, nil)
+	}
+	call := &b.ToolCalls[d.Index]
+	if d.ID != "" {
+		call.ID = d.ID
+	}
+	if d.Name != "" {
+		call.Name = d.Name
+	}
+	b.arguments[d.Index] = append(b.arguments[d.Index], d.Arguments...)
+	return nil
+}
+
+// Result returns what has been gathered. The Collector must not be used after.
+func (c *Collector) Result() *Result {
+	for i := range c.choices {
+		b := &c.choices[i]
+		b.endThought()
+		b.Text, b.Refusal = string(b.text), string(b.refusal)
+		for j := range b.ToolCalls {
+			b.ToolCalls[j].Arguments = string(b.arguments[j])
+		}
+		c.result.Choices = append(c.result.Choices, b.Choice)
+	}
+	return &c.result
+}

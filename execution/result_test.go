@@ -1,0 +1,48 @@
+package execution
+
+import (
+	"reflect"
+	"testing"
+)
+
+func TestCollector(t *testing.T) {
+	var c Collector
+	for _, e := range []Event{
+		{Kind: EventStarted, Started: &Started{ID: "x"}},
+		{Kind: EventReasoning, Text: "th"}, {Kind: EventReasoning, Text: "ought", Signature: "s1"},
+		{Kind: EventReasoning, Text: "second"}, {Kind: EventReasoning, Redacted: "r"},
+		{Kind: EventText, Text: "Hel"}, {Kind: EventText, Choice: 1, Text: "other"}, {Kind: EventText, Text: "lo"},
+		{Kind: EventToolCall, Call: ToolCallDelta{Index: 0, ID: "a", Name: "f", Arguments: `{"x"`}},
+		{Kind: EventToolCall, Call: ToolCallDelta{Index: 1, ID: "b", Name: "g"}},
+		{Kind: EventToolCall, Call: ToolCallDelta{Index: 0, Arguments: `:1}`}},
+		{Kind: EventUsage, Usage: &Usage{Input: 3, Known: true}},
+		{Kind: EventFinish, Finish: Finish{Reason: FinishToolCalls}}, {Kind: EventFinish, Choice: 1, Finish: Finish{Reason: FinishStop}},
+	} {
+		if err := c.Add(&e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := &Result{
+		Started: &Started{ID: "x"}, Usage: Usage{Input: 3, Known: true},
+		Choices: []Choice{{
+			Text:      "Hello",
+			Reasoning: []Part{{Kind: PartReasoning, Text: "thought", Signature: "s1"}, {Kind: PartReasoning, Text: "second"}, {Kind: PartReasoning, Redacted: "r"}},
+			ToolCalls: []ToolCall{{ID: "a", Name: "f", Arguments: `{"x":1}`}, {ID: "b", Name: "g"}},
+			Finish:    Finish{Reason: FinishToolCalls},
+		}, {Text: "other", Finish: Finish{Reason: FinishStop}}},
+	}
+	got := c.Result()
+	for i := range got.Choices {
+		if !reflect.DeepEqual(got.Choices[i], want.Choices[i]) {
+			t.Errorf("choice %d: %+v\nwant %+v", i, got.Choices[i], want.Choices[i])
+		}
+	}
+	if got.Started.ID != "x" || got.Usage != want.Usage || len(got.Choices) != 2 {
+		t.Errorf("%+v", got)
+	}
+	for _, e := range []Event{{Kind: EventText, Choice: MaxChoices}, {Kind: EventText, Choice: -1}, {Kind: EventToolCall, Call: ToolCallDelta{Index: 1}}} {
+		if new(Collector).Add(&e) == nil {
+			t.Errorf("taken: %+v", e)
+		}
+	}
+}
