@@ -94,35 +94,57 @@ func (s *Server) URL() string {
 	return "http://" + a.String()
 }
 
-// Run serves until ctx ends, then cuts what is still running and returns nil. It may be called once.
+// Run serves until ctx ends, then cuts what is still running and returns nil, once every handler has ended: what Stats
+// says then stays true. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.Listen(); err != nil {
 		return err
 	}
-	defer s.endLife()
-	hs := &http.Server{
-		Handler:           s.mux,
+	var running sync.WaitGroup
+	hs := s.httpServer(&running)
+	served := make(chan error, 1)
+	go func() { served <- hs.Serve(s.listener) }()
+	var err error
+	select {
+	case err = <-served:
+		s.endLife()
+	case <-ctx.Done():
+		s.endLife()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+		defer cancel()
+		_ = hs.Shutdown(grace) // Close cuts what it has left
+		err = <-served
+	}
+	hs.Close()
+	running.Wait()
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
+}
+
+// httpServer returns the server that Run runs. running counts its connections and its handlers: net/http waits neither
+// for handlers whose connection was closed nor for those that took it over, as a cut does. A handler begins while its
+// connection counts, so nothing is added once the listener is closed and all has ended.
+func (s *Server) httpServer(running *sync.WaitGroup) *http.Server {
+	return &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			running.Add(1)
+			defer running.Done()
+			s.mux.ServeHTTP(w, r)
+		}),
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew: // before Serve goes on, so never beside Wait
+				running.Add(1)
+			case http.StateClosed, http.StateHijacked: // exactly one of them
+				running.Done()
+			}
+		},
 		BaseContext:       func(net.Listener) context.Context { return s.life },
 		ReadHeaderTimeout: 30 * time.Second,
 		MaxHeaderBytes:    1 << 20,
 	}
-	served := make(chan error, 1)
-	go func() { served <- hs.Serve(s.listener) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
-	}
-	s.endLife()
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
-	defer cancel()
-	if err := hs.Shutdown(grace); err != nil {
-		hs.Close()
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve: %w", err)
-	}
-	return nil
 }
 
 // Models returns the ids that the server knows now.
