@@ -58,8 +58,14 @@ func (l *logBuffer) String() string {
 
 func newEdge(t testing.TB, change func(*gateway.Config)) *edge {
 	t.Helper()
+	return newEdgeOn(t, "sqlite::memory:", change)
+}
+
+// newEdgeOn is an Edge with the state of that address.
+func newEdgeOn(t testing.TB, address string, change func(*gateway.Config)) *edge {
+	t.Helper()
 	ctx := t.Context()
-	store, err := state.Open(ctx, "sqlite::memory:")
+	store, err := state.Open(ctx, address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,8 +34,9 @@ var migrations embed.FS
 
 // database is an engine behind the queries. It is all that knows which one.
 type database struct {
-	read, write *pool   // the same one where the engine has just one connection
-	anchor      *sql.DB // or nil; keeps a database in memory alive
+	read, write *pool     // the same one where the engine has just one connection
+	anchor      *sql.DB   // or nil; keeps a database in memory alive
+	versions    *versions // or nil: the engine can't tell cheaply whether something has changed
 	dialect     goose.Dialect
 }
 
@@ -62,7 +63,14 @@ func openSQLiteFile(path string) (*database, error) {
 	if err != nil {
 		return nil, errors.Join(err, writer.Close())
 	}
-	return &database{read: &pool{DB: reader}, write: &pool{DB: writer, writes: true}, dialect: goose.DialectSQLite3}, nil
+	versioned, err := sqlitePool(name, url.Values{"_query_only": {"true"}}, 1)
+	if err != nil {
+		return nil, errors.Join(err, reader.Close(), writer.Close())
+	}
+	return &database{
+		read: &pool{DB: reader}, write: &pool{DB: writer, writes: true}, versions: &versions{db: versioned},
+		dialect: goose.DialectSQLite3,
+	}, nil
 }
 
 // openSQLiteMemory opens an empty database of its own. One connection reads and writes, so that none meets another's
@@ -123,6 +131,9 @@ func sqlitePool(name string, options url.Values, connections int) (*sql.DB, erro
 // close closes the readers first: the last connection to leave folds the WAL into the file, and a reader can't.
 func (d *database) close() error {
 	var errs []error
+	if d.versions != nil {
+		errs = append(errs, d.versions.close())
+	}
 	if d.read != d.write {
 		errs = append(errs, d.read.Close())
 	}

@@ -155,8 +155,13 @@ func (s *Store) lastUse(key Key) Key {
 }
 
 // Key returns one key, also a revoked or expired one. ErrNotFound if there is no such key.
-func (s *Store) Key(ctx context.Context, id KeyID) (Key, error) {
-	record, err := queryOne(ctx, s.db.read, scanKey, queryKey, string(id))
+func (s *Store) Key(ctx context.Context, id KeyID) (Key, error) { return s.KeyAt(ctx, Moment{}, id) }
+
+// KeyAt is Key as of a Moment.
+func (s *Store) KeyAt(ctx context.Context, m Moment, id KeyID) (Key, error) {
+	record, err := s.facts.keys.get(m, id, func() (*keyRecord, error) {
+		return queryOne(ctx, s.queries.key, scanKey, queryKey, string(id))
+	})
 	if errors.Is(err, sql.ErrNoRows) {
 		err = ErrNotFound
 	}

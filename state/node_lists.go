@@ -131,6 +131,21 @@ func (s *Store) NodeAllows(ctx context.Context) ([]NodeAllow, error) {
 // that it could not be looked up, and allows nothing either. It reads the database each time, so it also sees what
 // another process has changed.
 func (s *Store) NodeAllowed(ctx context.Context, node execution.NodeID, serial CertificateSerial) (NodeAllow, error) {
+	return s.NodeAllowedAt(ctx, Moment{}, node, serial)
+}
+
+// nodeCertificate is a Node with the certificate that it presents.
+type nodeCertificate struct {
+	node   execution.NodeID
+	serial CertificateSerial
+}
+
+// NodeAllowedAt is NodeAllowed as of a Moment. Nobody may change the lists that it returns.
+func (s *Store) NodeAllowedAt(ctx context.Context, m Moment, node execution.NodeID, serial CertificateSerial) (NodeAllow, error) {
+	return s.facts.allows.get(m, nodeCertificate{node, serial}, func() (NodeAllow, error) { return s.nodeAllowed(ctx, node, serial) })
+}
+
+func (s *Store) nodeAllowed(ctx context.Context, node execution.NodeID, serial CertificateSerial) (NodeAllow, error) {
 	if err := node.Validate(); err != nil {
 		return NodeAllow{}, fmt.Errorf("is the node allowed: %w", err)
 	}

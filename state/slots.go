@@ -174,22 +174,32 @@ type Credential struct {
 // or revoked is refused at once. Whatever is wrong with the slot gives a *CredentialError; any other error means that it
 // could not be looked up.
 func (s *Store) OpenCredential(ctx context.Context, slot execution.SlotName) (Credential, error) {
-	credential, err := s.openCredential(ctx, slot)
+	return s.OpenCredentialAt(ctx, Moment{}, slot)
+}
+
+// OpenCredentialAt is OpenCredential as of a Moment. What is learned is the sealed row, and it is opened each time: no
+// value stays in memory. Nobody may change the profile's list of addresses.
+func (s *Store) OpenCredentialAt(ctx context.Context, m Moment, slot execution.SlotName) (Credential, error) {
+	credential, err := s.openCredential(ctx, m, slot)
 	if err != nil {
 		return Credential{}, fmt.Errorf("open credential: %w", err)
 	}
 	return credential, nil
 }
 
-func (s *Store) openCredential(ctx context.Context, slot execution.SlotName) (Credential, error) {
+// credentialRow is a slot, with its value sealed, and its profile.
+type credentialRow struct {
+	slotRow
+	profile Profile
+}
+
+func (s *Store) openCredential(ctx context.Context, m Moment, slot execution.SlotName) (Credential, error) {
 	if err := slot.Validate(); err != nil {
 		return Credential{}, err
 	}
-	var profile Profile
-	row, err := queryOne(ctx, s.queries.credential, func(rows *sql.Rows) (row slotRow, err error) {
-		row, profile, err = scanCredential(rows)
-		return row, err
-	}, queryCredential, string(slot))
+	row, err := s.facts.credentials.get(m, slot, func() (credentialRow, error) {
+		return queryOne(ctx, s.queries.credential, scanCredential, queryCredential, string(slot))
+	})
 	if errors.Is(err, sql.ErrNoRows) {
 		return Credential{}, &CredentialError{Slot: slot, Reason: CredentialUnknownSlot}
 	}
@@ -201,12 +211,12 @@ func (s *Store) openCredential(ctx context.Context, slot execution.SlotName) (Cr
 	case !row.Enabled:
 		return Credential{}, row.unusable(CredentialDisabled)
 	}
-	value, err := s.masterKeys.Load().openValue(&row, row.Revision)
+	value, err := s.masterKeys.Load().openValue(&row.slotRow, row.Revision)
 	if err != nil {
 		return Credential{}, err
 	}
 	defer clear(value)
-	return Credential{Slot: row.Name, Profile: profile, Revision: row.Revision, Secret: NewSecret(string(value))}, nil
+	return Credential{Slot: row.Name, Profile: row.profile, Revision: row.Revision, Secret: NewSecret(string(value))}, nil
 }
 
 // slotChange is one change of a slot. But for who and why, what is not set stays as it is.
@@ -387,14 +397,14 @@ func scanSlot(rows *sql.Rows) (slotRow, error) {
 }
 
 // scanCredential reads a row of slotColumns and profileColumns.
-func scanCredential(rows *sql.Rows) (slotRow, Profile, error) {
+func scanCredential(rows *sql.Rows) (credentialRow, error) {
 	var s slotScan
 	var p profileRow
 	if err := rows.Scan(append(s.places(), p.places()...)...); err != nil {
-		return slotRow{}, Profile{}, err
+		return credentialRow{}, err
 	}
 	profile, err := p.finish()
-	return s.finish(), profile, err
+	return credentialRow{s.finish(), profile}, err
 }
 
 // checkActor checks who makes a change.

@@ -31,6 +31,7 @@ type Store struct {
 	admin      adminCheck
 	masterKeys atomic.Pointer[keyring] // or nil: UseMasterKey was not called
 	leases     leaseLog
+	facts      facts
 
 	// The background goroutines belong to Open, which starts them, and Close, which stops them and waits.
 	stop       context.CancelFunc

@@ -112,7 +112,7 @@ func (s *Store) keyRecord(ctx context.Context, id KeyID, now time.Time) (*keyRec
 		// Others may wait for the answer too: the first one's client going away is not their end.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
 		defer cancel()
-		record, err := queryOne(ctx, s.db.read, scanKey, queryKey, string(id))
+		record, err := queryOne(ctx, s.queries.key, scanKey, queryKey, string(id))
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil, nil
 		}

@@ -128,14 +128,15 @@ func (g *Grant) fenced(ctx context.Context, err error) error {
 
 // fence asks everything that could forbid the lease, in this moment.
 func (g *Grant) fence(ctx context.Context) (registry.Holder, state.Credential, error) {
-	holder, err := g.holder(ctx)
+	moment := g.issuer.cfg.Store.Moment(ctx)
+	holder, err := g.holder(ctx, moment)
 	if err != nil {
 		return holder, state.Credential{}, err
 	}
-	if err := g.caller(ctx); err != nil {
+	if err := g.caller(ctx, moment); err != nil {
 		return holder, state.Credential{}, err
 	}
-	cred, err := g.issuer.cfg.Store.OpenCredential(ctx, g.use.Slot)
+	cred, err := g.issuer.cfg.Store.OpenCredentialAt(ctx, moment, g.use.Slot)
 	if fault, ok := errors.AsType[*state.CredentialError](err); ok {
 		return holder, cred, refuse(slotReasons[fault.Reason])
 	}
@@ -150,7 +151,7 @@ func (g *Grant) fence(ctx context.Context) (registry.Holder, state.Credential, e
 }
 
 // holder finds out who would get the lease, and whether it may.
-func (g *Grant) holder(ctx context.Context) (registry.Holder, error) {
+func (g *Grant) holder(ctx context.Context, moment state.Moment) (registry.Holder, error) {
 	i := g.issuer
 	holder, err := i.cfg.Sessions.Holder(g.use.Node, g.use.Generation)
 	if err != nil {
@@ -162,7 +163,7 @@ func (g *Grant) holder(ctx context.Context) (registry.Holder, error) {
 		}
 		return holder, refuse(ReasonPeerIdentity)
 	}
-	allow, err := i.cfg.Store.NodeAllowed(ctx, g.use.Node, holder.Serial)
+	allow, err := i.cfg.Store.NodeAllowedAt(ctx, moment, g.use.Node, holder.Serial)
 	switch {
 	case errors.Is(err, state.ErrNodeDenied):
 		return holder, refuse(ReasonNodeDenied)
@@ -177,11 +178,11 @@ func (g *Grant) holder(ctx context.Context) (registry.Holder, error) {
 }
 
 // caller finds out whether the key that the run was asked for with is still good.
-func (g *Grant) caller(ctx context.Context) error {
+func (g *Grant) caller(ctx context.Context, moment state.Moment) error {
 	if g.use.Key == "" {
 		return nil // none is asked for
 	}
-	key, err := g.issuer.cfg.Store.Key(ctx, g.use.Key)
+	key, err := g.issuer.cfg.Store.KeyAt(ctx, moment, g.use.Key)
 	switch {
 	case errors.Is(err, state.ErrNotFound):
 		return refuse(ReasonKeyRevoked)

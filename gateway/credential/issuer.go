@@ -18,9 +18,10 @@ import (
 
 // Store is what the Issuer needs of state.
 type Store interface {
-	OpenCredential(ctx context.Context, slot execution.SlotName) (state.Credential, error)
-	NodeAllowed(ctx context.Context, node execution.NodeID, serial state.CertificateSerial) (state.NodeAllow, error)
-	Key(ctx context.Context, id state.KeyID) (state.Key, error)
+	Moment(ctx context.Context) state.Moment
+	OpenCredentialAt(ctx context.Context, m state.Moment, slot execution.SlotName) (state.Credential, error)
+	NodeAllowedAt(ctx context.Context, m state.Moment, node execution.NodeID, serial state.CertificateSerial) (state.NodeAllow, error)
+	KeyAt(ctx context.Context, m state.Moment, id state.KeyID) (state.Key, error)
 	Slots(ctx context.Context) ([]state.Slot, error)
 	Profiles(ctx context.Context) ([]state.Profile, error)
 	SlotRevisions(ctx context.Context) (map[execution.SlotName]execution.Revision, error)

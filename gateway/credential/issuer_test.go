@@ -46,10 +46,10 @@ type fakeState struct {
 	keyErr   error
 	auditErr error
 	audit    []state.AuditEntry
-	asked    func() // in the middle of OpenCredential, once
+	asked    func() // in the middle of OpenCredentialAt, once
 }
 
-func (s *fakeState) OpenCredential(context.Context, execution.SlotName) (state.Credential, error) {
+func (s *fakeState) OpenCredentialAt(context.Context, state.Moment, execution.SlotName) (state.Credential, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cred := state.Credential{Slot: s.slot.Name, Profile: s.profile, Revision: s.slot.Revision, Secret: state.NewSecret(s.secret)}
@@ -70,10 +70,14 @@ func (s *fakeState) OpenCredential(context.Context, execution.SlotName) (state.C
 	return cred, err
 }
 
-func (s *fakeState) NodeAllowed(context.Context, execution.NodeID, state.CertificateSerial) (state.NodeAllow, error) {
+func (s *fakeState) NodeAllowedAt(context.Context, state.Moment, execution.NodeID, state.CertificateSerial) (state.NodeAllow, error) {
 	return s.allow, s.allowErr
 }
-func (s *fakeState) Key(context.Context, state.KeyID) (state.Key, error) { return s.key, s.keyErr }
+func (s *fakeState) KeyAt(context.Context, state.Moment, state.KeyID) (state.Key, error) {
+	return s.key, s.keyErr
+}
+
+func (s *fakeState) Moment(context.Context) state.Moment { return state.Moment{} }
 
 func (s *fakeState) Slots(context.Context) ([]state.Slot, error) {
 	s.mu.Lock()
