@@ -23,6 +23,8 @@ func (s *Server) newIssuer() (err error) {
 	if s.signing, err = lease.NewSigningKeys(); err != nil {
 		return err
 	}
+	s.keyChanges.wake = make(chan struct{}, 1)
+	s.keyChanges.changed(s.cfg.SigningKeyLife)
 	ctx, cancel := context.WithTimeout(s.background, startWait)
 	defer cancel()
 	s.issuer, err = credential.New(ctx, credential.Config{
@@ -142,12 +144,4 @@ func (o operator) NodesChanged(ctx context.Context) (ended int, err error) {
 	ended, err = o.s.reg.Verify(ctx)
 	o.s.tellNodes(ctx)
 	return ended, err
-}
-
-// RotateSigningKey implements admin.Edge.
-func (o operator) RotateSigningKey(ctx context.Context) error {
-	if !o.s.managed() {
-		return errTokenMode
-	}
-	return o.s.rotateSigningKey(ctx)
 }

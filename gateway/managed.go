@@ -165,32 +165,6 @@ func (s *Server) renewSessions() {
 	})
 }
 
-// rotateKeys puts the next signing key in force at each interval, until Close.
-func (s *Server) rotateKeys() {
-	tick := time.NewTicker(s.cfg.SigningKeyLife)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-s.ended:
-			return
-		}
-		if err := s.rotateSigningKey(s.background); err != nil {
-			s.log.Error("the lease signing key can't be rotated", "error", err)
-		}
-	}
-}
-
-// rotateSigningKey puts the next signing key in force and tells the Nodes which ones verify from now on.
-func (s *Server) rotateSigningKey(ctx context.Context) error {
-	if err := s.signing.Rotate(); err != nil {
-		return err
-	}
-	s.log.Info("another key signs leases", "kid", string(s.signing.Current()))
-	s.tellNodes(ctx)
-	return nil
-}
-
 // tellNodes tells every Node the minimum revisions and verification keys as they are now.
 func (s *Server) tellNodes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, refreshWait)

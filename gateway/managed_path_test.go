@@ -2,7 +2,6 @@ package gateway_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -238,15 +237,6 @@ func TestReadyNeedsIdentity(t *testing.T) {
 	must(t, m.src.Close())
 	if got := m.get("/readyz"); !strings.Contains(got, "no valid identity") {
 		t.Errorf("it says %q", got)
-	}
-}
-
-// The signing key can't be used before Nodes have had time to learn it.
-func TestSigningKeyTooEarly(t *testing.T) {
-	m := newManaged(t, slotFile)
-	err := m.server.Operator().RotateSigningKey(t.Context())
-	if _, early := errors.AsType[*lease.TooEarlyError](err); !early {
-		t.Errorf("got %v", err)
 	}
 }
 

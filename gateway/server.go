@@ -56,6 +56,7 @@ type Server struct {
 	tunnel      *http.Server // managed mode, as the next ones; else nil
 	tunnelLn    net.Listener
 	signing     *lease.SigningKeys
+	keyChanges  keyChanges // guards itself
 	issuer      *credential.Issuer
 	started     time.Time
 

@@ -43,10 +43,30 @@ type signingKey struct {
 }
 
 type retiredKey struct {
-	id  Thumbprint
-	jwk []byte
+	id        Thumbprint
+	jwk       []byte
+	announced time.Time
 	// until is when the last lease under it has expired at every Node.
 	until time.Time
+}
+
+// KeyRole is what an announced signing key is for.
+type KeyRole string
+
+// The roles.
+const (
+	KeyCurrent KeyRole = "current" // signs
+	KeyNext    KeyRole = "next"    // will sign
+	KeyFormer  KeyRole = "former"  // signed until lately, and still verifies
+)
+
+// KeyStatus says how a signing key stands. Nothing of it is secret.
+type KeyStatus struct {
+	ID            Thumbprint
+	Role          KeyRole
+	Announced     time.Time
+	UsableFrom    time.Time // of the next key; else zero
+	VerifiesUntil time.Time // of a former key: its last lease has ended then; else zero
 }
 
 // NewSigningKeys makes a current and a next key.
@@ -104,7 +124,7 @@ func (k *SigningKeys) Rotate() error {
 	if at := k.next.announced.Add(PublishAhead); now.Before(at) {
 		return &TooEarlyError{At: at}
 	}
-	k.old = append(k.old, retiredKey{id: k.current.id, jwk: k.current.jwk, until: now.Add(keepFor)})
+	k.old = append(k.old, retiredKey{id: k.current.id, jwk: k.current.jwk, announced: k.current.announced, until: now.Add(keepFor)})
 	k.current, k.next = k.next, fresh
 	k.pruneLocked(now)
 	return nil
@@ -138,6 +158,21 @@ func (k *SigningKeys) Current() Thumbprint {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.current.id
+}
+
+// Status returns the keys that are announced: the current one, the next, then the former ones, the oldest first.
+func (k *SigningKeys) Status() []KeyStatus {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.pruneLocked(time.Now())
+	keys := []KeyStatus{
+		{ID: k.current.id, Role: KeyCurrent, Announced: k.current.announced},
+		{ID: k.next.id, Role: KeyNext, Announced: k.next.announced, UsableFrom: k.next.announced.Add(PublishAhead)},
+	}
+	for _, old := range k.old {
+		keys = append(keys, KeyStatus{ID: old.id, Role: KeyFormer, Announced: old.announced, VerifiesUntil: old.until})
+	}
+	return keys
 }
 
 // Public returns the public keys that verify this Edge's leases, the next one among them, each as a JWK in JSON.

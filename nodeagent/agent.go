@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -53,6 +54,9 @@ type Config struct {
 	DrainTimeout time.Duration
 	Version      string // of the software, told to the Edge
 	Metrics      *tunnel.Metrics
+	// DialContext replaces the network on the way to the Edge and to the providers of Providers, for tests: what is checked
+	// of an address that is dialed is not checked then. Or nil.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Agent is one Node.
@@ -106,6 +110,9 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, p := range providers {
+		p.dialer.replaced = cfg.DialContext
+	}
 	a.providers.Store(&providers)
 	a.stopping, a.stop = context.WithCancelCause(context.Background())
 	sc := tunnel.SupervisorConfig{
@@ -118,6 +125,8 @@ func New(cfg Config) (*Agent, error) {
 		Logger:   a.log,
 		Metrics:  cfg.Metrics,
 		OnStatus: a.onStatus,
+
+		DialContext: cfg.DialContext,
 	}
 	if a.managed() {
 		sc.TLS, sc.Keeper = identity.ClientConfig(cfg.Identity, cfg.EdgeID), a.newKeeper

@@ -46,6 +46,8 @@ type dialer struct {
 	tls     *tls.Config // nil for http
 	// leased: credentials of others travel here. A public name must not lead into a private network then.
 	leased bool
+	// replaced is dialed with in place of net, or nil. It is set before the first call.
+	replaced func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 func newDialer(base *url.URL, roots *tls.Config) *dialer {
@@ -69,7 +71,11 @@ func newDialer(base *url.URL, roots *tls.Config) *dialer {
 
 // dial ignores the address that the transport names: a bug elsewhere must not choose where the Node connects to.
 func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	conn, err := d.net.DialContext(ctx, "tcp", d.address)
+	dial := d.net.DialContext
+	if d.replaced != nil {
+		dial = d.replaced
+	}
+	conn, err := dial(ctx, "tcp", d.address)
 	if err != nil {
 		return nil, &dialError{err}
 	}

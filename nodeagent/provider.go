@@ -21,6 +21,7 @@ type provider struct {
 	// Static after construction.
 	spec      ProviderSpec
 	base      *url.URL
+	dialer    *dialer
 	transport http.RoundTripper
 	// oneShot has no pool: a request whose body can't be sent twice must not meet a connection that was just closed.
 	oneShot   http.RoundTripper
@@ -83,6 +84,7 @@ func newProvider(spec ProviderSpec) (*provider, error) {
 	p := &provider{
 		spec:      spec,
 		base:      base,
+		dialer:    dialer,
 		transport: transport,
 		oneShot:   newOneShot(dialer),
 		closeIdle: transport.CloseIdleConnections,

@@ -55,6 +55,7 @@ func commands() []*cobra.Command {
 		newProfileCommand(),
 		newNodeListCommand(),
 		newMasterKeyCommand(),
+		newSigningKeyCommand(),
 		newAuditCommand(),
 		newCACommand(),
 		newStatusCommand(),

@@ -112,6 +112,7 @@ func (a *api) credentialEndpoints() []endpoint {
 		{method: "PUT", path: "/node-list/denied/certificates/{serial}", answer: a.denyCertificate},
 		{method: "DELETE", path: "/node-list/denied/certificates/{serial}", answer: a.undenyCertificate},
 		{method: "GET", path: "/identity", answer: a.identity},
+		{method: "GET", path: "/signing-key", answer: a.signingKeys},
 		{method: "POST", path: "/signing-key/rotate", answer: a.rotateSigningKey},
 		{method: "GET", path: "/master-keys", answer: a.masterKeys},
 		{method: "POST", path: "/master-keys/rewrap", answer: a.rewrap},

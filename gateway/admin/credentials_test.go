@@ -309,13 +309,32 @@ func TestIdentity(t *testing.T) {
 	if !got.Managed || got.ID != "spiffe://iop.example.org/edge/main" || got.Fault == "" || got.NotAfter == nil {
 		t.Errorf("%+v", got)
 	}
-	d.must(nil, "POST", v1+"/signing-key/rotate", "")
-	d.edge.toldErr = &lease.TooEarlyError{At: began}
-	d.refused(409, "too_early", "", "POST", v1+"/signing-key/rotate", "")
 	d.edge.token = true
 	if a := d.ask("GET", v1+"/identity", ""); a.body != "{\"managed\":false}\n" {
 		t.Errorf("in token mode: %s", a.body)
 	}
+}
+
+// TestSigningKey: an order that comes too early stands, and the answer says from when on.
+func TestSigningKey(t *testing.T) {
+	d := newDesk(t)
+	var keys admin.SigningKeys
+	d.must(&keys, "GET", v1+"/signing-key", "")
+	if len(keys.Keys) != 3 || keys.Keys[1].Role != lease.KeyNext || keys.Keys[1].UsableFrom == nil || keys.Keys[0].UsableFrom != nil || keys.Keys[2].VerifiesUntil == nil {
+		t.Errorf("%+v", keys)
+	}
+	var got admin.SigningKeyRotation
+	d.must(&got, "POST", v1+"/signing-key/rotate", "")
+	if got.State != admin.Done || got.Until != nil || len(got.Keys) != 3 || len(d.edge.told) != 1 {
+		t.Errorf("%+v, told %q", got, d.edge.told)
+	}
+	d.edge.pending = began
+	d.must(&got, "POST", v1+"/signing-key/rotate", "")
+	if got.State != admin.Pending || got.Until == nil || !got.Until.Equal(began) {
+		t.Errorf("%+v", got)
+	}
+	d.edge.token = true
+	d.refused(409, "not_managed", "", "GET", v1+"/signing-key", "")
 	d.refused(409, "not_managed", "", "POST", v1+"/signing-key/rotate", "")
 }
 

@@ -7,6 +7,7 @@ import (
 	"iop/execution"
 	"iop/gateway/credential"
 	"iop/identity"
+	"iop/lease"
 	"iop/state"
 )
 
@@ -173,6 +174,39 @@ type MasterKey struct {
 	Slots   int64             `json:"slots"`
 	Known   bool              `json:"known"`   // if not, its slots give no credential
 	Current bool              `json:"current"` // new values are sealed under it
+}
+
+// SigningKey is one key that leases are signed with, by its id, the thumbprint of its public part.
+type SigningKey struct {
+	ID            lease.Thumbprint `json:"id"`
+	Role          lease.KeyRole    `json:"role"`
+	Announced     time.Time        `json:"announced"`                // to Nodes, since when
+	UsableFrom    *time.Time       `json:"usable_from,omitempty"`    // of the next key: it must have been announced for ten minutes
+	VerifiesUntil *time.Time       `json:"verifies_until,omitempty"` // of a former key: its last lease has ended then
+}
+
+// SigningKeys is the answer to GET /admin/v1/signing-key.
+type SigningKeys struct {
+	Keys    []SigningKey `json:"keys"`    // the current one, the next, the former ones
+	Rotates time.Time    `json:"rotates"` // when the next one takes the current one's place
+}
+
+// SigningKeyRotation is the answer to POST /admin/v1/signing-key/rotate.
+type SigningKeyRotation struct {
+	State string     `json:"state"`           // Done, or Pending: it happens by itself at Until
+	Until *time.Time `json:"until,omitempty"` // when the next key has been announced for long enough
+	SigningKeys
+}
+
+// signingKeysView are the keys as this API shows them.
+func signingKeysView(keys []lease.KeyStatus, rotates time.Time) SigningKeys {
+	view := SigningKeys{Keys: make([]SigningKey, len(keys)), Rotates: rotates.UTC()}
+	for i, k := range keys {
+		view.Keys[i] = SigningKey{
+			ID: k.ID, Role: k.Role, Announced: k.Announced.UTC(), UsableFrom: optional(k.UsableFrom.UTC()), VerifiesUntil: optional(k.VerifiesUntil.UTC()),
+		}
+	}
+	return view
 }
 
 // Rewrapped is the answer to POST /admin/v1/master-keys/rewrap.

@@ -11,6 +11,7 @@ import (
 	"iop/gateway/credential"
 	"iop/gateway/route"
 	"iop/identity"
+	"iop/lease"
 	"iop/state"
 )
 
@@ -31,6 +32,7 @@ type fakeEdge struct {
 	token      bool                  // the Edge runs in token mode
 	withdrawal credential.Withdrawal // what every withdrawal comes to
 	told       []string              // what it was told of changes
+	pending    time.Time             // when the signing key is changed; zero: it is
 	toldErr    error                 // what it answers
 }
 
@@ -208,7 +210,16 @@ func (e *fakeEdge) KeyRevoked(_ context.Context, key state.KeyID) (credential.Wi
 
 func (e *fakeEdge) NodesChanged(context.Context) (int, error) { return 1, e.tell("nodes") }
 
-func (e *fakeEdge) RotateSigningKey(context.Context) error { return e.tell("signing key") }
+func (e *fakeEdge) RotateSigningKey(context.Context) (time.Time, error) {
+	return e.pending, e.tell("signing key")
+}
+
+func (e *fakeEdge) SigningKeys() ([]lease.KeyStatus, time.Time) {
+	return []lease.KeyStatus{
+		{ID: "k1", Role: lease.KeyCurrent, Announced: began}, {ID: "k2", Role: lease.KeyNext, Announced: began, UsableFrom: began.Add(lease.PublishAhead)},
+		{ID: "k0", Role: lease.KeyFormer, Announced: began, VerifiesUntil: began.Add(time.Minute)},
+	}, began.Add(24 * time.Hour)
+}
 
 func (e *fakeEdge) Identity() (identity.Status, bool) {
 	if e.token {

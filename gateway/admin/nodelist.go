@@ -2,10 +2,8 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
-	"iop/lease"
 	"iop/state"
 )
 
@@ -97,22 +95,34 @@ func (a *api) identity(*http.Request) (any, error) {
 	return identityView(&status), nil
 }
 
-// rotateSigningKey has leases signed by the next key from now on.
+// signingKeys shows the keys that sign leases, by their ids.
+func (a *api) signingKeys(*http.Request) (any, error) {
+	if !a.edge.Managed() {
+		return nil, errNotManaged
+	}
+	return signingKeysView(a.edge.SigningKeys()), nil
+}
+
+// errNotManaged is the answer in token mode.
+var errNotManaged = &failure{http.StatusConflict, "not_managed", "", "the Edge runs in token mode, where it signs no leases"}
+
+// rotateSigningKey has leases signed by the next key, as soon as Nodes have known it for long enough.
 func (a *api) rotateSigningKey(r *http.Request) (any, error) {
 	if !a.edge.Managed() {
-		return nil, &failure{http.StatusConflict, "not_managed", "", "the Edge runs in token mode, where it signs no leases"}
+		return nil, errNotManaged
 	}
 	ctx, cancel := lasting(r)
 	defer cancel()
-	err := a.edge.RotateSigningKey(ctx)
-	if early, ok := errors.AsType[*lease.TooEarlyError](err); ok {
-		return nil, &failure{http.StatusConflict, "too_early", "", early.Error()}
-	}
+	pending, err := a.edge.RotateSigningKey(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a.done(r, "rotate signing key")
-	return struct{}{}, nil
+	answer := SigningKeyRotation{State: Done, Until: optional(pending), SigningKeys: signingKeysView(a.edge.SigningKeys())}
+	if answer.Until != nil {
+		answer.State = Pending
+	}
+	a.done(r, "rotate signing key", "state", answer.State)
+	return answer, nil
 }
 
 func (a *api) masterKeys(r *http.Request) (any, error) {

@@ -9,6 +9,7 @@ import (
 	"iop/gateway/credential"
 	"iop/gateway/route"
 	"iop/identity"
+	"iop/lease"
 	"iop/state"
 )
 
@@ -54,8 +55,12 @@ type Edge interface {
 	KeyRevoked(ctx context.Context, key state.KeyID) (credential.Withdrawal, error)
 	// NodesChanged is told of each change of the allow-list and the deny-list: it ends the sessions that may not go on.
 	NodesChanged(ctx context.Context) (ended int, err error)
-	// RotateSigningKey signs leases with the next key from now on. Its error may be a *lease.TooEarlyError.
-	RotateSigningKey(ctx context.Context) error
+	// SigningKeys returns the keys that leases are signed with, and when the next one takes its place by itself or by an
+	// order.
+	SigningKeys() (keys []lease.KeyStatus, next time.Time)
+	// RotateSigningKey signs leases with the next key from now on, or, if that has not been announced long enough, from
+	// the time on that it returns; else that is zero.
+	RotateSigningKey(ctx context.Context) (pending time.Time, err error)
 	// Identity says how the Edge's own identity fares; false in token mode.
 	Identity() (identity.Status, bool)
 }

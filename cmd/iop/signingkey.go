@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"iop/gateway/admin"
+	"iop/lease"
+)
+
+const signingKeyPath = "/signing-key"
+
+func newSigningKeyCommand() *cobra.Command {
+	show := showCommand("signing-key show", "Show the keys that leases are signed with, by their ids", signingKeyPath, printSigningKeys)
+	show.Use = "show"
+	return group(&cobra.Command{
+		Use:   "signing-key",
+		Short: "Change and show the keys that sign leases",
+		Long: `Change and show the keys that sign leases. They live in the Edge's memory: none is
+kept, an Edge that starts makes new ones, and its Nodes learn them as they
+connect. One is used for a day.
+
+Nodes know each key for ten minutes before the first lease is signed with it, so
+that none is refused because its key is not known yet.`,
+		Example: "  iop signing-key rotate\n  iop signing-key show",
+	}, newSigningKeyRotateCommand(), show)
+}
+
+func newSigningKeyRotateCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "rotate",
+		Short: "Sign leases with the next key",
+		Long: `Sign leases with the next key, and announce the one after it. The former one
+verifies until the last lease that it signed has ended, so no run fails.
+
+Where the next key has not been announced for ten minutes yet, as after the
+Edge's start or another rotation, the order stands and the Edge carries it out
+when it has: the answer is "pending" and says when.`,
+		Example: "  iop signing-key rotate\n  iop signing-key rotate --json",
+		Args:    exactly(),
+	}
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		var done admin.SigningKeyRotation
+		if err := o.call(cmd.Context(), "POST", signingKeyPath+"/rotate", nil, &done); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), done)
+		}
+		return printSigningKeyRotation(cmd.OutOrStdout(), &done)
+	}
+	return cmd
+}
+
+func printSigningKeyRotation(w io.Writer, done *admin.SigningKeyRotation) error {
+	if done.Until != nil {
+		_, err := fmt.Fprintf(w, "pending: the key %s signs leases from %s on, when Nodes have known it for long enough\n",
+			onTerminal(keyOf(done.Keys, lease.KeyNext)), done.Until.UTC().Format(time.RFC3339))
+		return err
+	}
+	_, err := fmt.Fprintf(w, "done: the key %s signs leases\n", onTerminal(keyOf(done.Keys, lease.KeyCurrent)))
+	return err
+}
+
+// keyOf is the id of the key with a role.
+func keyOf(keys []admin.SigningKey, role lease.KeyRole) string {
+	for _, k := range keys {
+		if k.Role == role {
+			return string(k.ID)
+		}
+	}
+	return "-"
+}
+
+func printSigningKeys(w io.Writer, keys *admin.SigningKeys) error {
+	rows := make([][]string, len(keys.Keys))
+	for i, k := range keys.Keys {
+		does := "signs until " + keys.Rotates.Format(time.RFC3339)
+		switch {
+		case k.UsableFrom != nil:
+			does = "signs from " + keys.Rotates.Format(time.RFC3339) + " on, may from " + k.UsableFrom.Format(time.RFC3339) + " on"
+		case k.VerifiesUntil != nil:
+			does = "verifies until " + k.VerifiesUntil.Format(time.RFC3339)
+		}
+		rows[i] = []string{string(k.ID), string(k.Role), ago(&k.Announced), does}
+	}
+	return printTable(w, "ID ROLE ANNOUNCED USE", rows)
+}
