@@ -36,7 +36,7 @@ var rooms = map[string][]string{
 	"sim":       {"openai"},
 	"bench":     {"openai"},
 	// The console.
-	"web": {"gateway"},
+	"web": {"execution", "state", "gateway"},
 	// The binary.
 	"cmd": {"execution", "lease", "identity", "state", "openai", "tunnel", "gateway", "nodeagent", "sim", "bench", "web"},
 	// Tests of the whole, which drive the binary from outside.

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
+	"iop/gateway/admin"
 	"iop/gateway/admission"
 	"iop/identity"
 	"iop/state"
@@ -52,6 +54,8 @@ type Config struct {
 	MaxStreamsPerNode int           // default the tunnel's
 	UsageRetention    time.Duration // how long the record of each run is kept; 0: for ever
 	Logger            *slog.Logger  // default slog.Default()
+	// Console makes the pages of the admin listener; default none.
+	Console func(admin.Parts) http.Handler
 
 	// Managed mode only.
 	TunnelListen   string          // required there: host:port of the tunnel

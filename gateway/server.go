@@ -145,6 +145,7 @@ func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error)
 	}
 	s.admin = s.httpServer(promptly(admin.New(admin.Config{
 		Store: cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
+		Console: cfg.Console, Public: http.HandlerFunc(s.servePublic), Listen: func() string { return s.Addr().String() }, Done: s.ended,
 	})), nil)
 	return s, nil
 }

@@ -14,6 +14,7 @@ import (
 	"iop/gateway"
 	"iop/gateway/route"
 	"iop/state"
+	"iop/web"
 )
 
 // defaultState is where an Edge keeps its state, and where the commands look for the admin token.
@@ -245,6 +246,6 @@ func (c *edgeSettings) gateway(store *state.Store, logger *slog.Logger) gateway.
 		QueueLimit: c.QueueLimit, QueueTimeout: c.QueueTimeout, TotalTimeout: c.TotalTimeout, DrainTimeout: c.DrainTimeout,
 		Config: c.Config, UsageRetention: time.Duration(c.UsageRetention),
 		Mode: c.Mode, TunnelListen: c.TunnelListen,
-		Logger: logger,
+		Logger: logger, Console: web.New,
 	}
 }

@@ -18,6 +18,28 @@ type Config struct {
 	Edge    Edge         // required
 	Metrics http.Handler // required: served at /metrics, without the admin token
 	Logger  *slog.Logger // required
+	// Console makes what is served beside the API: everything but /admin/v1, /metrics, /healthz and /debug; nil: nothing.
+	Console func(Parts) http.Handler
+	Public  http.Handler    // the public API, for the Console
+	Listen  func() string   // the address of the public listener, for the Console
+	Done    <-chan struct{} // closed when the Edge is closing, for the Console
+}
+
+// Parts is what a console is made of.
+type Parts struct {
+	// API is the whole API below /admin/v1, without its guard: who calls it has seen to it that an operator asks.
+	API http.Handler
+	// Public is the public API: authenticated as ever, with an API key.
+	Public http.Handler
+	// Listen returns the address of the public listener.
+	Listen func() string
+	// Metrics is what /metrics serves.
+	Metrics http.Handler
+	// Verify reports in constant time whether the token is the admin token.
+	Verify func(token string) bool
+	Logger *slog.Logger
+	// Done is closed when the Edge is closing, so that what runs in the background ends.
+	Done <-chan struct{}
 }
 
 type api struct {
@@ -32,7 +54,16 @@ func New(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", cfg.Metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	mux.Handle("/", a.guard(a.routes()))
+	routes := a.routes()
+	if cfg.Console == nil {
+		mux.Handle("/", a.guard(routes))
+		return mux
+	}
+	mux.Handle(prefix+"/", a.guard(routes))
+	mux.Handle("/debug/", a.guard(routes))
+	mux.Handle("/", cfg.Console(Parts{
+		API: routes, Public: cfg.Public, Listen: cfg.Listen, Metrics: cfg.Metrics, Verify: a.store.VerifyAdmin, Logger: cfg.Logger, Done: cfg.Done,
+	}))
 	return mux
 }
 

@@ -1,0 +1,34 @@
+"use strict";
+// What the pages can't do by themselves. Every piece finds its elements by a data attribute, so that the templates say
+// what they want and no script stands in them.
+
+// A reply that does not come says so, until one does.
+document.addEventListener("htmx:sendError", () => { document.getElementById("offline").hidden = false; });
+document.addEventListener("htmx:afterRequest", (e) => {
+  if (e.detail.xhr && e.detail.xhr.status > 0) document.getElementById("offline").hidden = true;
+});
+
+// [data-copy]: copies the text of the element that it names.
+document.addEventListener("click", async (e) => {
+  const button = e.target.closest("[data-copy]");
+  if (!button) return;
+  const from = document.getElementById(button.dataset.copy);
+  const label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(from.textContent);
+    button.textContent = "Copied";
+  } catch {
+    const range = document.createRange();
+    range.selectNodeContents(from);
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+    button.textContent = "Selected: press Ctrl-C";
+  }
+  setTimeout(() => { button.textContent = label; }, 2000);
+});
+
+// form[data-confirm]: asks before it is sent.
+document.addEventListener("submit", (e) => {
+  const text = e.target.dataset.confirm;
+  if (text && !window.confirm(text)) e.preventDefault();
+}, true);

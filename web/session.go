@@ -1,0 +1,164 @@
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	cookieName = "iop_console"
+	// sessionLife is how long a session lasts; it does not grow with use.
+	sessionLife = 12 * time.Hour
+	// maxSessions bounds the sessions at once. The oldest gives way.
+	maxSessions = 64
+	// maxForm bounds the body of a form, in bytes.
+	maxForm = 1 << 20
+)
+
+// session is one operator's browser.
+type session struct {
+	id    string
+	until time.Time
+
+	mu         sync.Mutex
+	playground string // a key for the playground, made when it is first wanted; never shown
+}
+
+// sessions are those that are signed in, in memory: a restart signs everybody out.
+type sessions struct {
+	mu   sync.Mutex
+	byID map[string]*session
+}
+
+func (s *sessions) init() { s.byID = map[string]*session{} }
+
+// begin makes a session.
+func (s *sessions) begin(now time.Time) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var oldest *session
+	for id, at := range s.byID {
+		if !now.Before(at.until) {
+			delete(s.byID, id)
+			continue
+		}
+		if oldest == nil || at.until.Before(oldest.until) {
+			oldest = at
+		}
+	}
+	if len(s.byID) >= maxSessions {
+		delete(s.byID, oldest.id)
+	}
+	at := &session{id: rand.Text() + rand.Text(), until: now.Add(sessionLife)}
+	s.byID[at.id] = at
+	return at
+}
+
+// find returns the session of a request, or nil.
+func (s *sessions) find(r *http.Request, now time.Time) *session {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.byID[cookie.Value]
+	if at == nil || !now.Before(at.until) {
+		return nil
+	}
+	return at
+}
+
+// end ends the session of a request.
+func (s *sessions) end(r *http.Request) {
+	if cookie, err := r.Cookie(cookieName); err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.byID, cookie.Value)
+	}
+}
+
+// sessionKey is the key of a request's session in its context.
+type sessionKey struct{}
+
+func sessionOf(ctx context.Context) *session {
+	at, _ := ctx.Value(sessionKey{}).(*session)
+	return at
+}
+
+// signedIn lets in who has a session. A part of a page that is fetched sends the whole page to sign in.
+func (c *console) signedIn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := c.sessions.find(r, time.Now())
+		if at == nil {
+			to := "/admin/sign-in"
+			if r.Method == http.MethodGet && r.Header.Get("Hx-Request") == "" && r.URL.Path != home {
+				to += "?" + url.Values{"next": {r.URL.RequestURI()}}.Encode()
+			}
+			if r.Header.Get("Hx-Request") != "" {
+				w.Header().Set("Hx-Redirect", to)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			http.Redirect(w, r, to, http.StatusSeeOther)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sessionKey{}, at)))
+	})
+}
+
+// signIn takes the admin token for a session.
+func (c *console) signIn(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, 8<<10)
+	if err := r.ParseForm(); err != nil {
+		c.pages.show(w, r, http.StatusBadRequest, "signin", signIn{Fault: "The form could not be read.", Next: home})
+		return
+	}
+	next := inside(r.PostForm.Get("next"))
+	if !c.parts.Verify(strings.TrimSpace(r.PostForm.Get("token"))) {
+		c.log.Warn("admin", "action", "console sign-in refused", "remote", r.RemoteAddr)
+		c.pages.show(w, r, http.StatusUnauthorized, "signin", signIn{Fault: "That is not the admin token.", Next: next})
+		return
+	}
+	at := c.sessions.begin(time.Now())
+	c.log.Info("admin", "action", "console sign-in", "remote", r.RemoteAddr)
+	http.SetCookie(w, &http.Cookie{
+		Name: cookieName, Value: at.id, Path: "/admin", MaxAge: int(sessionLife / time.Second),
+		// Browsers keep a Secure cookie of a loopback address too, and the listener is on one unless TLS stands before it.
+		HttpOnly: true, Secure: true, SameSite: http.SameSiteStrictMode,
+	})
+	http.Redirect(w, r, next, http.StatusSeeOther)
+}
+
+func (c *console) signOut(w http.ResponseWriter, r *http.Request) {
+	c.sessions.end(r)
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/admin", MaxAge: -1, HttpOnly: true, Secure: true, SameSite: http.SameSiteStrictMode})
+	http.Redirect(w, r, "/admin/sign-in", http.StatusSeeOther)
+}
+
+// signIn is what the page to sign in on shows.
+type signIn struct{ Fault, Next string }
+
+func (c *console) signInPage(w http.ResponseWriter, r *http.Request) {
+	next := inside(r.URL.Query().Get("next"))
+	if c.sessions.find(r, time.Now()) != nil {
+		http.Redirect(w, r, next, http.StatusSeeOther)
+		return
+	}
+	c.pages.show(w, r, http.StatusOK, "signin", signIn{Next: next})
+}
+
+// inside returns the path if it is one of the console's, else its home: nobody is sent elsewhere by a link.
+func inside(next string) string {
+	u, err := url.Parse(next)
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(u.Path, home) || strings.ContainsAny(next, "\\\r\n") {
+		return home
+	}
+	return u.RequestURI()
+}
