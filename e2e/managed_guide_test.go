@@ -97,9 +97,6 @@ func (g *guide) await(command, text string) {
 
 // TestManagedGuide types docs/managed-mode.md from the first block to the last.
 func TestManagedGuide(t *testing.T) {
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("there is no openssl, which the guide makes keys with")
-	}
 	t.Parallel()
 	g := newGuide(t)
 	var edge *process

@@ -75,7 +75,7 @@ type ID string
 
 // NewID puts an ID together; the error is about the first part at fault. The name is 1 to MaxNameLength ASCII letters, digits, '.', '_' and '-', and not "." or "..".
 func NewID(domain TrustDomain, role Role, name string) (ID, error) {
-	if err := cmp.Or(domain.Validate(), role.Validate(), validateName(name)); err != nil {
+	if err := cmp.Or(domain.Validate(), role.Validate(), ValidateName(name)); err != nil {
 		return "", err
 	}
 	return ID(scheme + string(domain) + "/" + string(role) + "/" + name), nil
@@ -98,7 +98,9 @@ func split(s string) (domain TrustDomain, role Role, name string, ok bool) {
 	return TrustDomain(d), Role(r), n, hasScheme && hasPath && hasName
 }
 
-func validateName(name string) error {
+// ValidateName reports whether an Edge or a Node of that name can have an ID, as NewID does. A Node's name in token mode may
+// hold ':', too; a SPIFFE ID can't.
+func ValidateName(name string) error {
 	if name == "" || len(name) > MaxNameLength {
 		return fmt.Errorf("a name must have 1 to %d characters", MaxNameLength)
 	}
@@ -108,6 +110,8 @@ func validateName(name string) error {
 	for i := range len(name) {
 		c := name[i]
 		switch {
+		case c == ':':
+			return errors.New("a name in a certificate can't hold ':'; such a Node needs another name in managed mode")
 		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
 		default:
 			return errors.New("a name may hold letters, digits, '.', '_' and '-' only")

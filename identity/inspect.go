@@ -117,6 +117,9 @@ func withoutReason(err error) error {
 
 func describeRequest(r *x509.CertificateRequest) Description {
 	d := Description{Kind: "request", Subject: r.Subject.String(), Key: keyKind(r.PublicKey), Faults: []string{}}
+	if len(r.URIs) == 1 {
+		d.ID, _ = ParseID(r.URIs[0].String()) // a request need not name anybody
+	}
 	for _, err := range []error{r.CheckSignature(), checkKey(r.PublicKey)} {
 		if err != nil {
 			d.Faults = append(d.Faults, err.Error())

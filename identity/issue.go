@@ -61,7 +61,7 @@ func (r *Request) Validate() error {
 	if r.TTL != 0 && (r.TTL < minTTL || r.TTL > MaxTTL) {
 		return fmt.Errorf("a certificate must be valid for %s to %s", minTTL, MaxTTL)
 	}
-	return cmp.Or(r.Role.Validate(), validateName(r.Name))
+	return cmp.Or(r.Role.Validate(), ValidateName(r.Name))
 }
 
 // Issue makes a certificate for a Node or an Edge: one URI name, made of the authority's trust domain and the request's role
@@ -170,8 +170,13 @@ func (a *Authority) leafTemplate(id ID, ttl time.Duration) (*x509.Certificate, e
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{usageOf[id.Role()]},
 		BasicConstraintsValid: true,
-		URIs:                  []*url.URL{{Scheme: "spiffe", Host: string(id.TrustDomain()), Path: "/" + string(id.Role()) + "/" + id.Name()}},
+		URIs:                  []*url.URL{uriOf(id)},
 	}, nil
+}
+
+// uriOf is the one name in a certificate.
+func uriOf(id ID) *url.URL {
+	return &url.URL{Scheme: "spiffe", Host: string(id.TrustDomain()), Path: "/" + string(id.Role()) + "/" + id.Name()}
 }
 
 // LogEntry is a line of the issuance log.

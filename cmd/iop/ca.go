@@ -31,9 +31,10 @@ To change the authority: make a new one, give everybody a bundle of both
 ("iop ca bundle --with"), issue from the new one, and when all have renewed give
 them the new bundle alone.`,
 		Example: `  iop ca init --trust-domain iop.example.org
-  iop ca issue --role edge --name main --csr main.csr
+  iop ca request --role edge --name main --trust-domain iop.example.org
+  iop ca issue --role edge --name main --csr edge-main.csr
   iop ca bundle > bundle.pem`,
-	}, newCAInitCommand(), newCAIssueCommand(), newCABundleCommand(), newCAInspectCommand())
+	}, newCAInitCommand(), newCARequestCommand(), newCAIssueCommand(), newCABundleCommand(), newCAInspectCommand())
 }
 
 func caFlag(cmd *cobra.Command, target *string) {
@@ -117,16 +118,13 @@ func newCAIssueCommand() *cobra.Command {
 		Long: `Issue a certificate for an Edge or a Node, as ROLE-NAME.pem.
 
 The key should be made where it is used and never leave that machine; what comes
-here is a certificate request. On the Node, for example:
-
-  openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes \
-    -subj / -keyout node.key -out node.csr
+here is a certificate request, as "iop ca request" makes one.
 
 Only the request's key is taken: the identity is made of --role and --name. With
 --gen-key the key is made here, as ROLE-NAME.key; that is for trying things out.
 Each certificate is noted in the authority's issued.log before it is written.`,
-		Example: `  iop ca issue --role node --name gpu-3 --csr node.csr
-  iop ca issue --role node --name gpu-3 --csr - --ttl 720h --replace < node.csr
+		Example: `  iop ca issue --role node --name gpu-3 --csr node-gpu-3.csr
+  iop ca issue --role node --name gpu-3 --csr - --ttl 720h --replace < node-gpu-3.csr
   iop ca issue --role edge --name main --gen-key --out certs`,
 		Args: exactly(),
 	}
@@ -148,9 +146,12 @@ Each certificate is noted in the authority's issued.log before it is written.`,
 }
 
 func (o *issueOptions) check() error {
+	nameErr := identity.ValidateName(o.request.Name)
 	switch {
 	case o.request.Role.Validate() != nil:
 		return errors.New(`--role must be "edge" or "node"`)
+	case nameErr != nil:
+		return fmt.Errorf("--name: %w", nameErr)
 	case o.request.TTL == 0:
 		return errors.New("--ttl must be 1m to 2160h")
 	case (o.csr == "") == !o.generate:
@@ -277,7 +278,7 @@ func newCAInspectCommand() *cobra.Command {
 		Long: `Show what certificates and certificate requests say, and why Edges and Nodes would
 refuse one. With --bundle the file's first certificate is checked as a peer does
 it. The exit status is 1 if anything is wrong.`,
-		Example: "  iop ca inspect iop-ca/ca.pem\n  iop ca inspect node-gpu-3.pem --bundle bundle.pem --json\n  iop ca inspect - < node.csr",
+		Example: "  iop ca inspect iop-ca/ca.pem\n  iop ca inspect node-gpu-3.pem --bundle bundle.pem --json\n  iop ca inspect - < node-gpu-3.csr",
 		Args:    exactly("FILE"),
 	}
 	cmd.Flags().StringVar(&bundle, "bundle", "", "the authorities to check the file against, PEM")
