@@ -162,7 +162,8 @@ func (m *managed) rotateAuthority(t *testing.T, l *managedLoad, node *process, g
 	}
 }
 
-// keyed is a provider that takes several keys, and notes which it got.
+// keyed is a provider that takes several keys, and notes which it got runs with. The Node's looks at it, which have none,
+// it refuses as a hosted service does, and does not count.
 type keyed struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -184,7 +185,9 @@ func (k *keyed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	k.mu.Lock()
 	good := k.good[key]
-	k.seen = append(k.seen, key)
+	if r.Method == http.MethodPost {
+		k.seen = append(k.seen, key)
+	}
 	k.mu.Unlock()
 	if !good {
 		w.WriteHeader(http.StatusUnauthorized)
@@ -206,8 +209,23 @@ func (k *keyed) after(n int) (seen []string, count int) {
 	return append([]string(nil), k.seen[n:]...), len(k.seen)
 }
 
+// looked asks for the models, without a key.
+func (k *keyed) looked(t *testing.T) {
+	t.Helper()
+	res, err := http.Get(k.URL + "/v1/models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a key the models are answered with %s", res.Status)
+	}
+}
+
 // TestManagedSlotRotation gives a slot another value under load: no run fails, and a run that begins after the answer has
 // the new value.
+//
+// Seen to fail with keys of all requests noted, those of the Node's looks among them: they have none.
 func TestManagedSlotRotation(t *testing.T) {
 	t.Parallel()
 	const next = "sk-provider-two-Xe41TnVb7"
@@ -256,11 +274,12 @@ func TestManagedSlotRotation(t *testing.T) {
 	stopNew := load()
 	stop() // whatever was on its way has arrived
 	_, n := k.after(0)
+	k.looked(t) // as the Node does every 2 s
 	reach(20)
 	seen, _ := k.after(n)
 	for _, key := range seen {
 		if key != next {
-			t.Errorf("after the rotation a run has the old value")
+			t.Errorf("after the rotation a run has the key %q", key)
 			break
 		}
 	}
