@@ -10,6 +10,14 @@ import (
 // Digest stands for one request to a provider. The zero value is invalid.
 type Digest [sha256.Size]byte
 
+// RunMethod, RunPath and RunType stand for method, path and content type in the digest of a normalized run. Its body is
+// the run's input: what goes to the provider is made of that on the Node, and the Edge never sees it.
+const (
+	RunMethod = "RUN"
+	RunPath   = "/run"
+	RunType   = "application/json"
+)
+
 // RequestDigest is the Digest of a request: SHA-256 over method, path and content type, each followed by a line feed,
 // and the SHA-256 of the body in lower-case hexadecimal. The body's own hash comes last, so that both ends can hash the
 // body while it passes. A control character in one of the three is refused: it could make two requests look alike.
