@@ -174,7 +174,8 @@ func (f *Files) take(s *fileSet) error {
 	f.taken, f.pending = s.digest, [sha256.Size]byte{}
 	next, err := f.parse(s)
 	if err != nil {
-		if f.fault(err) {
+		// The first set's error is OpenFiles' alone: there is nothing yet that could stay in force.
+		if _, none := f.current(); f.fault(err) && none == nil {
 			f.logger.Error("identity: the files were refused, the old ones stay in force", "error", err)
 		}
 		return err

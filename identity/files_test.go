@@ -122,6 +122,9 @@ func TestFilesAreValidatedAtStart(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.fault) || strings.Contains(err.Error(), "canary") {
 				t.Errorf("got %v, want %q", err, test.fault)
 			}
+			if f.log.Len() > 0 { // there are no old ones that could stay in force, and the error is the caller's
+				t.Errorf("logged: %s", f.log)
+			}
 		})
 	}
 	f := newFileIdentity(t)
