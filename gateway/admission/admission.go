@@ -8,6 +8,7 @@ import (
 
 	"iop/execution"
 	"iop/gateway/route"
+	"iop/openai"
 )
 
 // Target is where a run can go: one provider of one session of a Node. The zero value is no target.
@@ -38,6 +39,10 @@ type Request struct {
 	// Line is the place in line of an earlier Acquire for the same request, 0 for a new one. With it the request goes
 	// before all new ones, is not charged again and finds no queue full.
 	Line uint64
+	// Op is what is asked for: only places that have it, or whose adapter is of Kinds, are candidates. 0 asks for nothing.
+	Op openai.OpID
+	// Kinds are the adapters that may run it as a normalized run; none if it can't be one.
+	Kinds Kinds
 }
 
 // kept reports whether the request was in line before.
@@ -49,6 +54,8 @@ var (
 	ErrUnknownModel = errors.New("no node has ever offered this model")
 	// ErrNoOther: nothing but the avoided targets serves the route.
 	ErrNoOther = errors.New("no other target serves this model")
+	// ErrUnsupported: what serves the route can't do what is asked for.
+	ErrUnsupported = errors.New("nothing that serves this model has this operation")
 	// ErrClosed: the Edge takes no new runs.
 	ErrClosed = errors.New("admission is closed")
 )
@@ -154,6 +161,11 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if l != nil && l.candidates > 0 {
+		if some, _ := l.canRun(req.need()); !some {
+			return nil, nil, ErrUnsupported
+		}
+	}
 	kept := req.kept()
 	if req.Line == 0 {
 		c.seq++
@@ -166,7 +178,7 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 			return c.takeLocked(x, &req, why, now), nil, nil
 		}
 	}
-	if len(req.Avoid) > 0 && (l == nil || !c.hasOtherLocked(l, req.Avoid)) {
+	if len(req.Avoid) > 0 && (l == nil || !c.hasOtherLocked(l, req.scope())) {
 		return nil, nil, ErrNoOther
 	}
 	w, err := c.enqueueLocked(l, &req, kept, now)

@@ -25,6 +25,10 @@
 // A breaker protects requests from a target, not a target from requests. So it holds only while something else of the
 // line is in service; where nothing is, what is cut off is listed too, and used as a last resort.
 //
+// Not every place can run what a request asks for (see ability). Those that can't are passed over as those to avoid are;
+// where no candidate of a route can, be it in service or not, the request is refused at once: to wait would be for
+// nothing. A line in which not all who wait may use the same places is searched whole for whose turn it is.
+//
 // # Waiting
 //
 // Requests that were in line before (a second dispatch) go first, by their number in line. Between the others the

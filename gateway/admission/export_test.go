@@ -86,24 +86,37 @@ func (c *Controller) Lines() int {
 	return len(c.lines)
 }
 
-// InService reports whether a target of the route that is not to be avoided is selectable with a closed breaker.
-func (c *Controller) InService(r *route.Route, avoid []Target) bool {
+// Able reports whether the target can run what the request asks for.
+func (c *Controller) Able(t Target, req *Request) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l, _ := c.lineLocked(r)
-	return l != nil && inService(l, avoid)
+	p := c.placeLocked(t)
+	return p != nil && p.ability.serves(req.need())
+}
+
+// InService reports whether a target of the route that the request may use is selectable with a closed breaker.
+func (c *Controller) InService(req *Request) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, _ := c.lineLocked(req.Route)
+	return l != nil && inService(l, req.scope())
 }
 
 // inService counts anew, from what the candidates are.
-func inService(l *line, avoid []Target) bool {
+func inService(l *line, s scope) bool {
 	for _, g := range l.groups {
 		for _, x := range g.all {
-			if x.place.selectable && x.service.breaker.state == breakerClosed && !slices.Contains(avoid, x.place.target) {
+			if x.place.selectable && x.service.breaker.state == breakerClosed && mayUse(x, s) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// mayUse counts anew what picker.allows says.
+func mayUse(x *candidate, s scope) bool {
+	return x.place.ability.serves(s.need) && !slices.Contains(s.avoid, x.place.target)
 }
 
 // Check returns what is wrong with the Controller's books, when the places of these tickets are out, and those of others
@@ -294,23 +307,27 @@ func (k *checker) group(g *group) {
 
 // unserved: nobody waits for whom there is room, or nothing.
 func (k *checker) unserved(l *line) {
-	room := func(avoid []Target) bool {
+	room := func(s scope) bool {
 		for _, g := range l.groups {
 			for _, x := range g.all {
-				if !x.place.free() || slices.Contains(avoid, x.place.target) {
+				if !x.place.free() || !mayUse(x, s) {
 					continue
 				}
-				if x.service.admits() && k.c.opensLocked(g, avoid) || !inService(l, avoid) {
+				if x.service.admits() && k.c.opensLocked(g, s) || !inService(l, s) {
 					return true
 				}
 			}
 		}
 		return false
 	}
-	k.check(l.plain() == 0 || !room(nil), "%s: somebody waits for what is free", l.name)
+	for _, f := range l.flows {
+		for _, w := range f.waiters {
+			k.check(!room(scope{need: w.request.need()}), "%s: somebody waits for what is free", l.name)
+		}
+	}
 	for _, w := range l.kept {
-		k.check(!room(w.request.Avoid), "%s: somebody waits for another that is free", l.name)
-		k.check(len(w.request.Avoid) == 0 || k.c.hasOtherLocked(l, w.request.Avoid), "%s: somebody waits for nothing", l.name)
+		k.check(!room(w.request.scope()), "%s: somebody waits for another that is free", l.name)
+		k.check(len(w.request.Avoid) == 0 || k.c.hasOtherLocked(l, w.request.scope()), "%s: somebody waits for nothing", l.name)
 	}
 }
 

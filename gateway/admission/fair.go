@@ -139,6 +139,7 @@ func (f *fairness) charge(x *flow, req *Request, inOrder bool) {
 // queue is who waits for a line.
 type queue struct {
 	kept        []*Waiter        // those that were in line before, by number
+	needs       tally[need]      // of all who wait
 	flows       map[string]*flow // by principal; some have no waiters, but a tag ahead of the clock
 	early, late ordered[*flow]   // flows with waiters; late are those more than maxLag behind
 	turns       turns            // the same flows

@@ -13,7 +13,8 @@ type line struct {
 	known      bool // it stands in the file, or a Node has offered it
 	groups     []*group
 	candidates int
-	fleet      *pace // of all targets together; never nil
+	abilities  tally[ability] // of the candidates
+	fleet      *pace          // of all targets together; never nil
 	queue
 }
 
@@ -122,6 +123,7 @@ func (g *group) join(x *candidate) {
 	x.at = len(g.all)
 	g.all = append(g.all, x)
 	g.line.candidates++
+	g.line.abilities.add(x.place.ability, 1)
 	switch g.policy() {
 	case route.Weighted:
 		g.weights.append()
@@ -143,6 +145,7 @@ func (g *group) leave(x *candidate) {
 	g.all[len(g.all)-1] = nil
 	g.all = g.all[:len(g.all)-1]
 	g.line.candidates--
+	g.line.abilities.add(x.place.ability, -1)
 	switch g.policy() {
 	case route.Weighted:
 		g.weights.pop()
@@ -211,14 +214,14 @@ func (c *Controller) soilLocked(l *line) {
 
 // opensLocked reports whether the group may be used: whether it is one of the first rank, or of those before it none has room
 // (who asks has seen to that), or none is in service.
-func (c *Controller) opensLocked(g *group, avoid []Target) bool {
+func (c *Controller) opensLocked(g *group, s scope) bool {
 	if g.index == 0 || g.when != route.WhenDown {
 		return true
 	}
 	for _, before := range g.line.groups[:g.index] {
 		out := 0
-		if before.inService > 0 && len(avoid) > 0 {
-			out = c.avoidedLocked(before.line, avoid, func(x *candidate) bool { return x.group == before && x.inService })
+		if before.inService > 0 {
+			out = c.outsideLocked(before.line, s, func(x *candidate) bool { return x.group == before && x.inService })
 		}
 		if before.inService > out {
 			return false
@@ -227,26 +230,41 @@ func (c *Controller) opensLocked(g *group, avoid []Target) bool {
 	return true
 }
 
-// lastResortLocked reports whether nothing of the line is in service that is not avoided: a breaker keeps runs away from
+// lastResortLocked reports whether nothing of the line is in service that the request may use: a breaker keeps runs away from
 // a target only for the sake of others.
-func (c *Controller) lastResortLocked(l *line, avoid []Target) bool {
+func (c *Controller) lastResortLocked(l *line, s scope) bool {
 	inService := 0
 	for _, g := range l.groups {
 		inService += g.inService
 	}
-	if inService == 0 || len(avoid) == 0 {
-		return inService == 0
-	}
-	return inService == c.avoidedLocked(l, avoid, func(x *candidate) bool { return x.inService })
+	return inService == 0 || inService == c.outsideLocked(l, s, func(x *candidate) bool { return x.inService })
 }
 
-// hasOtherLocked reports whether something serves the line that is not avoided, now or when it has room again.
-func (c *Controller) hasOtherLocked(l *line, avoid []Target) bool {
+// hasOtherLocked reports whether something serves the line that the request may use, now or when it has room again.
+func (c *Controller) hasOtherLocked(l *line, s scope) bool {
 	selectable := 0
 	for _, g := range l.groups {
 		selectable += g.selectable
 	}
-	return selectable > c.avoidedLocked(l, avoid, func(x *candidate) bool { return x.selectable })
+	return selectable > c.outsideLocked(l, s, func(x *candidate) bool { return x.selectable })
+}
+
+// outsideLocked counts the candidates of a line for which is holds, and which the request may not use.
+func (c *Controller) outsideLocked(l *line, s scope, is func(*candidate) bool) (n int) {
+	if _, each := l.canRun(s.need); each {
+		if len(s.avoid) == 0 {
+			return 0
+		}
+		return c.avoidedLocked(l, s.avoid, is)
+	}
+	for _, g := range l.groups {
+		for _, x := range g.all {
+			if is(x) && (!x.place.ability.serves(s.need) || slices.Contains(s.avoid, x.place.target)) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // avoidedLocked counts the candidates of a line at the targets to avoid for which is holds.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"iop/execution"
+	"iop/openai"
 )
 
 // Offer is what one provider of a session can take.
@@ -15,6 +16,10 @@ type Offer struct {
 	// the Node). Its models stay known.
 	Selectable bool
 	Models     []Model
+	// Raw are the operations that are relayed to it as they are. Runs is the kind of its adapter, if that can run normalized
+	// runs, else empty.
+	Raw  openai.OpSet
+	Runs Kinds
 }
 
 // Model is a model that a provider serves.
@@ -81,8 +86,10 @@ func (c *Controller) updateLocked(p *place, o Offer, labels map[string]string) {
 	p.capacity = max(o.Capacity, 1)
 	p.selectable = o.Selectable
 	c.forgiveLocked(p.engine)
-	if p.models == nil || !sameModels(p.models, o.Models) || !maps.Equal(p.labels, labels) {
+	can := ability{o.Raw, o.Runs}
+	if p.models == nil || p.ability != can || !sameModels(p.models, o.Models) || !maps.Equal(p.labels, labels) {
 		c.detachLocked(p)
+		p.ability = can
 		p.labels, p.models = maps.Clone(labels), slices.Clone(o.Models)
 		c.serviceLocked(p)
 		c.attachLocked(p)

@@ -34,6 +34,7 @@ type place struct {
 	target     Target
 	engine     *engine // never nil
 	labels     map[string]string
+	ability    ability
 	capacity   int
 	selectable bool
 	models     []Model // as offered

@@ -26,7 +26,7 @@ func (c *Controller) pickLocked(l *line, req *Request, now time.Time) (*candidat
 	cut := 0
 	for _, g := range l.groups {
 		cut += len(g.cut.items)
-		if len(g.due.items)+len(g.free.items)+len(g.warm.items) == 0 || !c.opensLocked(g, req.Avoid) {
+		if len(g.due.items)+len(g.free.items)+len(g.warm.items) == 0 || !c.opensLocked(g, req.scope()) {
 			continue
 		}
 		if x := c.firstOfLocked(g, &p); x != nil {
@@ -36,7 +36,7 @@ func (c *Controller) pickLocked(l *line, req *Request, now time.Time) (*candidat
 			return x, why
 		}
 	}
-	if cut == 0 || !c.lastResortLocked(l, req.Avoid) {
+	if cut == 0 || !c.lastResortLocked(l, req.scope()) {
 		return nil, Reason{}
 	}
 	for _, g := range l.groups {
@@ -137,7 +137,7 @@ func (p *picker) draw(sample *[maxCandidates]*candidate, from *pool) []*candidat
 }
 
 func (p *picker) allows(x *candidate) bool {
-	return len(p.req.Avoid) == 0 || !slices.Contains(p.req.Avoid, x.place.target)
+	return x.place.ability.serves(p.req.need()) && (len(p.req.Avoid) == 0 || !slices.Contains(p.req.Avoid, x.place.target))
 }
 
 // leastBusy takes the least share of capacity taken, and among equals who was picked longest ago.

@@ -22,6 +22,7 @@ type Waiter struct {
 	ticket *Ticket
 	err    error
 	passed uint8 // how often another went before it for affinity's sake
+	ahead  bool  // it is granted before the flow whose turn it is, which the place can't run
 }
 
 // Ready is closed when Result has an answer.
@@ -96,6 +97,7 @@ func (c *Controller) joinLocked(l *line, w *Waiter) {
 	} else {
 		l.flowOf(w.flow.principal).add(w, c.fair.grants)
 	}
+	l.needs.add(w.request.need(), 1)
 	if l.since.IsZero() {
 		l.since = time.Now()
 	}
@@ -122,6 +124,7 @@ func (c *Controller) removeLocked(w *Waiter) {
 	} else {
 		w.flow.drop(w)
 	}
+	l.needs.add(w.request.need(), -1)
 	if !l.known {
 		c.unknown--
 	}
@@ -185,7 +188,7 @@ func (c *Controller) grantLocked(w *Waiter, x *candidate, now time.Time) {
 		l.interval = 1
 	}
 	if f != nil {
-		c.fair.charge(f, &w.request, !x.place.engine.oldestNext())
+		c.fair.charge(f, &w.request, !w.ahead && !x.place.engine.oldestNext())
 	}
 	c.removeLocked(w)
 	if f != nil {
@@ -254,6 +257,10 @@ func (c *Controller) nextLocked(p *place) (*Waiter, *candidate) {
 	if t.kept != nil {
 		return t.kept, t.keptAs
 	}
+	if t.first != nil {
+		t.first.ahead = t.first.flow != t.flow.line.nextFlow(c.fair.floor())
+		return t.first, t.flowAs
+	}
 	if t.flow != nil {
 		if t.flowAs.id != 0 && !t.oldest && !t.flow.late {
 			return c.affineWaiterLocked(t.flow, t.flowAs), t.flowAs
@@ -273,6 +280,7 @@ type turn struct {
 	oldest         bool // this time it is who was served longest ago
 	kept           *Waiter
 	flow           *flow
+	first          *Waiter // of flow, where the place can't run all that wait; else nil
 	keptAs, flowAs *candidate
 }
 
@@ -281,7 +289,7 @@ func (t *turn) consider(s *seat) {
 		if t.kept != nil && w.request.Line >= t.kept.request.Line {
 			break
 		}
-		if x := t.serves(s, w.request.Avoid); x != nil {
+		if x := t.serves(s, w.request.scope()); x != nil {
 			t.kept, t.keptAs = w, x
 			break
 		}
@@ -289,12 +297,14 @@ func (t *turn) consider(s *seat) {
 	if t.kept != nil || s.line.plain() == 0 {
 		return
 	}
-	x := t.serves(s, nil)
-	if x == nil {
+	if !s.line.alike() {
+		t.considerEach(s)
 		return
 	}
-	if f := t.of(s.line); t.flow == nil || t.before(f, t.flow) {
-		t.flow, t.flowAs = f, x
+	f := t.of(s.line)
+	x := t.serves(s, scope{need: f.waiters[0].request.need()})
+	if x != nil && (t.flow == nil || t.before(f, t.flow)) {
+		t.flow, t.flowAs, t.first = f, x, nil
 	}
 }
 
@@ -325,8 +335,8 @@ func (t *turn) before(f, g *flow) bool {
 }
 
 // serves returns as what the place serves a line, nil if it can't now.
-func (t *turn) serves(s *seat, avoid []Target) *candidate {
-	if slices.Contains(avoid, t.place.target) {
+func (t *turn) serves(s *seat, who scope) *candidate {
+	if !t.place.ability.serves(who.need) || slices.Contains(who.avoid, t.place.target) {
 		return nil
 	}
 	var cut *candidate
@@ -336,11 +346,11 @@ func (t *turn) serves(s *seat, avoid []Target) *candidate {
 			if cut == nil {
 				cut = x
 			}
-		case t.ctl.opensLocked(x.group, avoid):
+		case t.ctl.opensLocked(x.group, who):
 			return x
 		}
 	}
-	if cut != nil && t.ctl.lastResortLocked(s.line, avoid) {
+	if cut != nil && t.ctl.lastResortLocked(s.line, who) {
 		return cut
 	}
 	return nil
@@ -355,8 +365,7 @@ func (c *Controller) settleLocked() {
 		c.serveKeptLocked(l)
 		for l.plain() > 0 {
 			now := time.Now()
-			first := l.nextFlow(c.fair.floor()).waiters[0]
-			x, _ := c.pickLocked(l, &first.request, now)
+			x := c.pickWaitingLocked(l, now)
 			if x == nil {
 				break
 			}
@@ -369,6 +378,22 @@ func (c *Controller) settleLocked() {
 	}
 }
 
+// pickWaitingLocked picks a candidate for one of those who wait and were not in line before; nil if none of them has one.
+func (c *Controller) pickWaitingLocked(l *line, now time.Time) *candidate {
+	req := l.nextFlow(c.fair.floor()).waiters[0].request
+	if x, _ := c.pickLocked(l, &req, now); x != nil || len(l.needs) == 1 {
+		return x
+	}
+	for i := range l.needs {
+		req.Op, req.Kinds = l.needs[i].value.op, l.needs[i].value.kinds
+		x, _ := c.pickLocked(l, &req, now)
+		if x != nil {
+			return x
+		}
+	}
+	return nil
+}
+
 // serveKeptLocked answers those who were in line before, and for whom something else is free or nothing else is left.
 func (c *Controller) serveKeptLocked(l *line) {
 	if len(l.kept) == 0 {
@@ -376,7 +401,7 @@ func (c *Controller) serveKeptLocked(l *line) {
 	}
 	now := time.Now()
 	for _, w := range slices.Clone(l.kept) {
-		if len(w.request.Avoid) > 0 && !c.hasOtherLocked(l, w.request.Avoid) {
+		if len(w.request.Avoid) > 0 && !c.hasOtherLocked(l, w.request.scope()) {
 			c.failLocked(w, ErrNoOther)
 		} else if x, _ := c.pickLocked(l, &w.request, now); x != nil {
 			c.grantLocked(w, x, now)

@@ -1,6 +1,7 @@
 package admission_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"iop/execution"
 	"iop/gateway/admission"
 	"iop/gateway/route"
+	"iop/openai"
 )
 
 // tables are what the random test switches between.
@@ -46,6 +48,8 @@ type storm struct {
 	untold  []*admission.Ticket // released, with something to be told yet
 	rules   map[string]int      // by which tickets were given
 	calm    bool                // the Nodes stay what they are, and breakers may open
+	picky   bool                // requests ask for operations that not every place has
+	asked   map[*admission.Waiter]*admission.Request
 }
 
 func (s *storm) node() (int, execution.NodeID) {
@@ -83,21 +87,62 @@ func (s *storm) acquire() {
 			req.Avoid = append(req.Avoid, s.ended[s.r.IntN(last)].Target)
 		}
 	}
+	s.ask(&req)
 	ticket, w, err := s.c.Acquire(req)
 	switch {
 	case ticket != nil && w == nil && err == nil:
 		if slices.Contains(req.Avoid, ticket.Target) {
 			s.t.Fatalf("%v was to be avoided", ticket.Target)
 		}
-		if ticket.Reason.Rule == "last_resort" && s.c.InService(r, req.Avoid) {
+		if ticket.Reason.Rule == "last_resort" && s.c.InService(&req) {
 			s.t.Fatalf("%v got a run as a last resort, with another in service", ticket.Target)
 		}
+		s.able(ticket, &req)
 		s.rules[ticket.Reason.Rule]++
 		s.tickets = append(s.tickets, ticket)
 	case ticket == nil && w != nil && err == nil:
 		s.waiters = append(s.waiters, w)
+		s.asked[w] = &req
 	case ticket != nil || w != nil:
 		s.t.Fatalf("got %v, %v, %v", ticket, w, err)
+	case errors.Is(err, admission.ErrUnsupported):
+		s.rules["unsupported"]++
+	}
+}
+
+// ops are what picky requests ask for.
+var ops = [...]openai.OpID{openai.OpChatCompletions, openai.OpEmbeddings, openai.OpMessages}
+
+// ask makes a request picky.
+func (s *storm) ask(req *admission.Request) {
+	if s.picky {
+		req.Op = ops[s.r.IntN(len(ops))]
+		req.Kinds = []admission.Kinds{0, admission.EveryKind, admission.EveryKind &^ admission.KindOllama}[s.r.IntN(3)]
+	}
+}
+
+// can makes an offer one that not all requests can use.
+func (s *storm) can(o *admission.Offer) {
+	if !s.picky {
+		return
+	}
+	for _, op := range ops {
+		if s.r.IntN(2) == 0 {
+			o.Raw = o.Raw.With(op)
+		}
+	}
+	o.Runs = []admission.Kinds{0, admission.KindOpenAI, admission.KindOllama}[s.r.IntN(3)]
+}
+
+func (s *storm) able(t *admission.Ticket, req *admission.Request) {
+	if !s.c.Able(t.Target, req) {
+		s.t.Fatalf("%v can't run %v", t.Target, req.Op)
+	}
+	if t.Normalized && t.Kind&req.Kinds == 0 {
+		s.t.Fatalf("%v can't run %v normalized", t.Target, req.Op)
+	}
+	if t.Normalized {
+		s.rules["normalized"]++
 	}
 }
 
@@ -110,7 +155,9 @@ func (s *storm) collect() {
 			}
 			return false
 		}
+		defer delete(s.asked, w)
 		if ticket, _ := w.Result(); ticket != nil {
+			s.able(ticket, s.asked[w])
 			s.rules["waited: "+ticket.Reason.Rule]++
 			s.tickets = append(s.tickets, ticket)
 		}
@@ -136,6 +183,8 @@ func (s *storm) offer() {
 	}
 	second := o
 	second.Provider, second.Models = "q", o.Models[:len(o.Models)/2]
+	s.can(&o)
+	s.can(&second)
 	if gone := s.gens[i]; gone > 2 {
 		s.c.Remove(id, gone-2)
 	}
@@ -215,9 +264,9 @@ func (s *storm) step() {
 // Whatever happens in whatever order: the books are right after each step, and all returns to zero.
 func TestRandomSteps(t *testing.T) {
 	rules := map[string]int{}
-	for seed, nodes := range []int{6, 6, 40, 2} {
+	for seed, nodes := range []int{6, 6, 40, 2, 6, 20} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &storm{t: t, r: rand.New(rand.NewPCG(3, uint64(seed))), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10}), tables: tables(), rules: rules, gens: make([]execution.Generation, nodes)}
+			s := &storm{t: t, r: rand.New(rand.NewPCG(3, uint64(seed))), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10}), tables: tables(), rules: rules, picky: seed >= 4, asked: map[*admission.Waiter]*admission.Request{}, gens: make([]execution.Generation, nodes)}
 			s.table = s.tables[len(s.tables)-1]
 			for i := range 10_000 {
 				s.calm = i%1000 >= 300
@@ -246,7 +295,7 @@ func TestRandomSteps(t *testing.T) {
 			s.c.Close()
 		})
 	}
-	for _, rule := range []string{"trial", "last_resort", "waited: trial", "waited: last_resort"} {
+	for _, rule := range []string{"trial", "last_resort", "waited: trial", "waited: last_resort", "unsupported", "normalized"} {
 		if rules[rule] == 0 {
 			t.Errorf("no run by %q: %v", rule, rules)
 		}

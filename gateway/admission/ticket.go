@@ -43,6 +43,9 @@ type Ticket struct {
 	Model  string // what the provider calls it
 	Reason Reason
 	Line   uint64 // the place in line, for another Acquire of the same request
+	// Normalized says that the target does not have the operation itself: its adapter, of that Kind, runs a normalized run.
+	Normalized bool
+	Kind       Kinds
 	// Spec is the target of the route's file that selected Target; nil for a route without groups. It is not to be changed.
 	Spec *route.Target
 
@@ -158,6 +161,7 @@ func (c *Controller) takeLocked(x *candidate, req *Request, why Reason, now time
 	why.InFlight, why.Capacity, why.Group = p.engine.inFlight, p.capacity, x.group.index
 	t := &Ticket{
 		Target: p.target, Model: s.model, Reason: why, Line: req.Line, Spec: x.spec,
+		Normalized: req.Op != 0 && !p.ability.raw.Has(req.Op), Kind: p.ability.runs,
 		ctl: c, engine: p.engine, service: s, fleet: x.group.line.fleet,
 	}
 	if s.breaker.state != breakerClosed {

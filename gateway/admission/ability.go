@@ -1,0 +1,169 @@
+package admission
+
+import "iop/openai"
+
+// Kinds is a set of the kinds of adapters that run normalized runs. The zero value is empty.
+type Kinds uint8
+
+// The kinds.
+const (
+	KindOpenAI Kinds = 1 << iota
+	KindOllama
+	KindAnthropic
+	KindOther // of a Node that is newer than this Edge
+
+	// EveryKind is all of them.
+	EveryKind = KindOpenAI | KindOllama | KindAnthropic | KindOther
+)
+
+// KindOf is the kind of an adapter's name.
+func KindOf(adapter string) Kinds {
+	switch adapter {
+	case "openai":
+		return KindOpenAI
+	case "ollama":
+		return KindOllama
+	case "anthropic":
+		return KindAnthropic
+	}
+	return KindOther
+}
+
+// ability is what a place can run.
+type ability struct {
+	raw  openai.OpSet // relayed as they are
+	runs Kinds        // its adapter's kind, if that can run normalized runs; else empty
+}
+
+// need is what a request asks of a place. The zero value asks for nothing.
+type need struct {
+	op    openai.OpID
+	kinds Kinds // the adapters that may run it as a normalized run
+}
+
+func (r *Request) need() need { return need{r.Op, r.Kinds} }
+
+// serves reports whether a place of that ability can run what is needed.
+func (a ability) serves(n need) bool {
+	return n.op == 0 || a.raw.Has(n.op) || a.runs&n.kinds != 0
+}
+
+// scope is which places a request may use.
+type scope struct {
+	avoid []Target
+	need  need
+}
+
+func (r *Request) scope() scope { return scope{r.Avoid, r.need()} }
+
+// tally counts what differs little: there are as many entries as there are different values, which are few.
+type tally[T comparable] []counted[T]
+
+type counted[T comparable] struct {
+	value T
+	n     int
+}
+
+// add counts n more of the value, which may be negative.
+func (t *tally[T]) add(value T, n int) {
+	for i := range *t {
+		e := &(*t)[i]
+		if e.value != value {
+			continue
+		}
+		if e.n += n; e.n == 0 {
+			last := len(*t) - 1
+			(*t)[i] = (*t)[last]
+			*t = (*t)[:last]
+		}
+		return
+	}
+	*t = append(*t, counted[T]{value, n})
+}
+
+// canRun reports whether some candidate of the line, be it in service or not, can run what is needed, and whether each
+// can.
+func (l *line) canRun(n need) (some, each bool) {
+	each = true
+	for i := range l.abilities {
+		if l.abilities[i].value.serves(n) {
+			some = true
+		} else {
+			each = false
+		}
+	}
+	return some, each
+}
+
+// alike reports whether all who wait in the line may use the same places.
+func (l *line) alike() bool {
+	if len(l.needs) <= 1 {
+		return true
+	}
+	for i := range l.needs {
+		if _, each := l.canRun(l.needs[i].value); !each {
+			return false
+		}
+	}
+	return true
+}
+
+// considerEach is consider for a line in which not all who wait may use the same places: who comes first by the line's
+// order is looked for among all that the place can run.
+func (t *turn) considerEach(s *seat) {
+	for i := range s.line.needs {
+		n := s.line.needs[i].value
+		x := t.serves(s, scope{need: n})
+		if x == nil {
+			continue
+		}
+		for _, f := range s.line.flows {
+			w := f.firstOf(n)
+			if w == nil {
+				continue
+			}
+			if t.flow == nil || t.goesBefore(f, w) {
+				t.flow, t.flowAs, t.first = f, x, w
+			}
+		}
+	}
+}
+
+// firstOf is the first waiter of the flow that needs n, or nil.
+func (f *flow) firstOf(n need) (first *Waiter) {
+	for _, w := range f.waiters {
+		if w.request.need() == n && (first == nil || w.before(first)) {
+			first = w
+		}
+	}
+	return first
+}
+
+// goesBefore reports whether f with its waiter w goes before what the turn has so far.
+func (t *turn) goesBefore(f *flow, w *Waiter) bool {
+	if t.first != nil && t.flow.line == f.line {
+		return t.sooner(f, w, t.flow, t.first)
+	}
+	return t.before(f, t.flow)
+}
+
+// sooner reports whether f with its waiter w goes before g with v, of the same line.
+func (t *turn) sooner(f *flow, w *Waiter, g *flow, v *Waiter) bool {
+	switch {
+	case f == g:
+		return w.before(v)
+	case t.oldest:
+		if f.turn != g.turn {
+			return f.turn < g.turn
+		}
+	case f.late != g.late:
+		return f.late
+	case f.late:
+		if f.tag != g.tag {
+			return f.tag < g.tag
+		}
+	case f.principal.time != g.principal.time:
+		return f.principal.time < g.principal.time
+	}
+	return w.request.Line < v.request.Line
+}
