@@ -3,9 +3,9 @@ package openai
 import "bytes"
 
 const (
-	// mediaTokens is what an image or a recording in a prompt counts: engines make a thousand tokens of it, more or less,
+	// MediaTokens is what an image or a recording in a prompt counts: engines make a thousand tokens of it, more or less,
 	// whatever its bytes are.
-	mediaTokens = 1000
+	MediaTokens = 1000
 	// leastMedia is from how many bytes on a run of base64 counts as media.
 	leastMedia = 1 << 10
 )
@@ -35,5 +35,5 @@ func EstimatePrompt(prompt []byte) int64 {
 			rest = rest[n:]
 		}
 	}
-	return EstimateTokens(max(text, 0)) + media*mediaTokens
+	return EstimateTokens(max(text, 0)) + media*MediaTokens
 }
