@@ -155,16 +155,13 @@ func (s *Store) Audit(ctx context.Context, entries ...AuditEntry) error {
 			return err
 		}
 		defer insert.Close()
-		for _, entry := range entries {
-			entry, err := entry.complete()
-			if err != nil {
-				return err
+		return eachRow(ctx, len(entries), func(ctx context.Context, i int) error {
+			entry, err := entries[i].complete()
+			if err == nil {
+				_, err = insert.ExecContext(ctx, entry.args()...)
 			}
-			if _, err := insert.ExecContext(ctx, entry.args()...); err != nil {
-				return err
-			}
-		}
-		return nil
+			return err
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)

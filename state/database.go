@@ -225,6 +225,21 @@ func (d *database) locked(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
+// eachRow calls write for n rows of a transaction. The context is looked at between rows, and what write gets is never done:
+// else a goroutine would wait for that for each row, which costs as much as half the row.
+func eachRow(ctx context.Context, n int, write func(ctx context.Context, i int) error) error {
+	steady := context.WithoutCancel(ctx)
+	for i := range n {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := write(steady, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // querier is a pool or a transaction.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

@@ -81,7 +81,7 @@ func addUsage(ctx context.Context, tx *sql.Tx, records []UsageRecord) error {
 	}
 	defer insert.Close()
 	sums := make(map[keyMonth]int64)
-	for i := range records {
+	err = eachRow(ctx, len(records), func(ctx context.Context, i int) error {
 		row := newUsageRow(&records[i])
 		result, err := insert.ExecContext(ctx, row.args()...)
 		if err != nil {
@@ -94,6 +94,10 @@ func addUsage(ctx context.Context, tx *sql.Tx, records []UsageRecord) error {
 		if added > 0 && row.Key != "" {
 			sums[keyMonth{row.Key, row.day / 100}] += row.Usage.Input + row.Usage.Output
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	return addMonths(ctx, tx, sums)
 }
