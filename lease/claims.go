@@ -179,17 +179,38 @@ func leaseKey(id execution.LeaseID) (key [16]byte) {
 	return key
 }
 
+// claimsJSON is what stands in a lease beside the credential.
+type claimsJSON struct {
+	Version    int                   `json:"v"`
+	Issuer     Issuer                `json:"iss"`
+	Audience   Audience              `json:"aud"`
+	Subject    execution.PrincipalID `json:"sub"`
+	ID         execution.LeaseID     `json:"jti"`
+	IssuedAt   int64                 `json:"iat"`
+	NotBefore  int64                 `json:"nbf"`
+	Expires    int64                 `json:"exp"`
+	Generation execution.Generation  `json:"gen"`
+	Recipient  Thumbprint            `json:"rkt"`
+	Run        execution.RunID       `json:"run"`
+	Attempt    uint32                `json:"att"`
+	Revision   execution.Revision    `json:"rev"`
+	Route      execution.RouteName   `json:"route"`
+	Slot       execution.SlotName    `json:"slot"`
+	Profile    execution.ProfileName `json:"profile"`
+	Target     Target                `json:"tgt"`
+	Digest     string                `json:"rdg"`
+	Header     string                `json:"hdr"`
+}
+
 // marshal returns the claims and the credential as the JSON of a lease. The credential never is a string of ours here,
 // so that the caller can clear what it got.
 func (c *Claims) marshal(credential []byte) ([]byte, error) {
-	members := map[string]any{
-		"v": formatVersion, "iss": c.Issuer, "aud": c.Audience, "sub": c.Principal, "jti": c.ID,
-		"iat": c.IssuedAt.Unix(), "nbf": c.NotBefore.Unix(), "exp": c.Expires.Unix(),
-		"gen": c.Generation, "rkt": c.Recipient, "run": c.Run, "att": c.Attempt, "rev": c.Revision,
-		"route": c.Route, "slot": c.Slot, "profile": c.Profile, "tgt": c.Target, "rdg": c.Digest.String(),
-		"hdr": c.Header.String(),
-	}
-	head, err := json.Marshal(members)
+	head, err := json.Marshal(&claimsJSON{
+		Version: formatVersion, Issuer: c.Issuer, Audience: c.Audience, Subject: c.Principal, ID: c.ID,
+		IssuedAt: c.IssuedAt.Unix(), NotBefore: c.NotBefore.Unix(), Expires: c.Expires.Unix(),
+		Generation: c.Generation, Recipient: c.Recipient, Run: c.Run, Attempt: c.Attempt, Revision: c.Revision,
+		Route: c.Route, Slot: c.Slot, Profile: c.Profile, Target: c.Target, Digest: c.Digest.String(), Header: c.Header.String(),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -234,38 +255,45 @@ func parseClaims(payload []byte) (*Claims, Secret, Reason) {
 
 // read takes the claims over by their types alone.
 func (c *Claims) read(members map[string]json.RawMessage) bool {
-	texts := map[string]string{}
-	for _, name := range []string{"iss", "aud", "sub", "jti", "rkt", "run", "route", "slot", "profile", "tgt", "hdr"} {
-		var value string
-		if members[name][0] != '"' || json.Unmarshal(members[name], &value) != nil {
-			return false
-		}
-		texts[name] = value
-	}
-	numbers := map[string]uint64{}
-	for _, name := range []string{"iat", "nbf", "exp", "gen", "rev", "att"} {
-		// As digits alone: no sign, no fraction, no exponent, no string.
-		n, err := strconv.ParseUint(string(members[name]), 10, 64)
-		if err != nil || n > maxNumber {
-			return false
-		}
-		numbers[name] = n
-	}
-	if numbers["att"] > 1<<32-1 || !decodeFixed(c.Digest[:], members["rdg"]) {
+	var issued, notBefore, expires, attempt uint64
+	var header string
+	ok := readText(members, "iss", &c.Issuer) && readText(members, "aud", &c.Audience) && readText(members, "sub", &c.Principal) &&
+		readText(members, "jti", &c.ID) && readText(members, "rkt", &c.Recipient) && readText(members, "run", &c.Run) &&
+		readText(members, "route", &c.Route) && readText(members, "slot", &c.Slot) && readText(members, "profile", &c.Profile) &&
+		readText(members, "tgt", &c.Target) && readText(members, "hdr", &header) &&
+		readNumber(members, "iat", &issued) && readNumber(members, "nbf", &notBefore) && readNumber(members, "exp", &expires) &&
+		readNumber(members, "gen", &c.Generation) && readNumber(members, "rev", &c.Revision) && readNumber(members, "att", &attempt)
+	if !ok || attempt > 1<<32-1 || !decodeFixed(c.Digest[:], members["rdg"]) {
 		return false
 	}
 	var err error
-	if c.Header, err = ParseHeader(texts["hdr"]); err != nil {
+	if c.Header, err = ParseHeader(header); err != nil {
 		return false
 	}
-	c.ID = execution.LeaseID(texts["jti"])
-	c.Issuer, c.Audience, c.Recipient = Issuer(texts["iss"]), Audience(texts["aud"]), Thumbprint(texts["rkt"])
-	c.Generation, c.Revision = execution.Generation(numbers["gen"]), execution.Revision(numbers["rev"])
-	c.IssuedAt, c.NotBefore, c.Expires = seconds(numbers["iat"]), seconds(numbers["nbf"]), seconds(numbers["exp"])
-	c.Run, c.Attempt, c.Principal = execution.RunID(texts["run"]), uint32(numbers["att"]), execution.PrincipalID(texts["sub"])
-	c.Route, c.Slot, c.Profile = execution.RouteName(texts["route"]), execution.SlotName(texts["slot"]), execution.ProfileName(texts["profile"])
-	c.Target = Target(texts["tgt"])
+	c.Attempt = uint32(attempt)
+	c.IssuedAt, c.NotBefore, c.Expires = seconds(issued), seconds(notBefore), seconds(expires)
 	return true
+}
+
+// readText takes over a string. parseObject has seen that all of the object is JSON in UTF-8, so that a string without
+// escapes is what stands between its quotes.
+func readText[T ~string](members map[string]json.RawMessage, name string, to *T) bool {
+	raw := members[name]
+	if plain, ok := plainString(raw); ok {
+		*to = T(plain)
+		return true
+	}
+	var value string
+	ok := raw[0] == '"' && json.Unmarshal(raw, &value) == nil
+	*to = T(value)
+	return ok
+}
+
+// readNumber takes over a number of digits alone: no sign, no fraction, no exponent, no string.
+func readNumber[T ~uint64](members map[string]json.RawMessage, name string, to *T) bool {
+	n, err := strconv.ParseUint(string(members[name]), 10, 64)
+	*to = T(n)
+	return err == nil && n <= maxNumber
 }
 
 func seconds(unix uint64) time.Time { return time.Unix(int64(unix), 0).UTC() }

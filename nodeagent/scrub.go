@@ -46,6 +46,12 @@ func (n *needleSet) add(needle []byte) {
 	}
 }
 
+// Making a Replacer costs far more than using it, and a lease brings a credential of its own.
+var (
+	unescapeMarks = strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
+	quote         = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+)
+
 // encodedForms are the credential in base64, as a part of a URL and as a part of a JSON string. Forms that are equal
 // to each other come more than once.
 func encodedForms(credential []byte) [][]byte {
@@ -54,11 +60,11 @@ func encodedForms(credential []byte) [][]byte {
 		forms = append(forms, base64Core(base64.RawStdEncoding, credential, before), base64Core(base64.RawURLEncoding, credential, before))
 	}
 	plain := string(credential)
-	component := strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*").Replace(url.QueryEscape(plain))
+	component := unescapeMarks.Replace(url.QueryEscape(plain))
 	for _, escaped := range []string{url.QueryEscape(plain), url.PathEscape(plain), component} {
 		forms = append(forms, []byte(escaped), lowerEscapes(escaped))
 	}
-	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(plain)
+	quoted := quote.Replace(plain)
 	html, _ := json.Marshal(plain) // a string always can be
 	for _, s := range []string{quoted, string(html[1 : len(html)-1])} {
 		forms = append(forms, []byte(s), []byte(strings.ReplaceAll(s, "/", `\/`)))
