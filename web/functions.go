@@ -10,11 +10,12 @@ import (
 
 // functions are those that templates call.
 var functions = template.FuncMap{
+	"past":    func(t *time.Time) bool { return !t.IsZero() && t.Before(time.Now()) },
 	"ago":     ago,
 	"ms":      milliseconds,
 	"count":   count,
 	"bytes":   byteCount,
-	"clock":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"clock":   func(v any) string { return timeOf(v).UTC().Format("2006-01-02 15:04:05 UTC") },
 	"pathseg": url.PathEscape,
 	"share":   func(part, whole int) int { return 100 * part / max(whole, 1) },
 	"item":    func(page, name, path, label string) navItem { return navItem{path, label, page == name} },
@@ -26,12 +27,26 @@ type navItem struct {
 	Current    bool
 }
 
-// ago says how long ago t was, in the two greatest units.
-func ago(t time.Time) string {
+// ago says how long ago v was, a time or a pointer to one, in the two greatest units.
+func ago(v any) string {
+	t := timeOf(v)
 	if t.IsZero() {
 		return "never"
 	}
 	return span(time.Since(t))
+}
+
+// timeOf is a time that a template has, the zero one where it has none.
+func timeOf(v any) time.Time {
+	switch t := v.(type) {
+	case time.Time:
+		return t
+	case *time.Time:
+		if t != nil {
+			return *t
+		}
+	}
+	return time.Time{}
 }
 
 // span is a duration in at most two units.

@@ -57,6 +57,21 @@ type page struct {
 func (c *console) routes() []page {
 	return []page{
 		{"GET /admin/{$}", c.overview},
+		{"GET /admin/routes", c.routesPage},
+		{"POST /admin/config/reload", c.reloadConfig},
+		{"GET /admin/keys", c.keys},
+		{"POST /admin/keys", c.createKey},
+		{"GET /admin/keys/{id}", c.oneKey},
+		{"POST /admin/keys/{id}", c.changeKey},
+		{"POST /admin/keys/{id}/revoke", c.revokeKey},
+		{"GET /admin/slots", c.slots},
+		{"POST /admin/slots", c.setSlot},
+		{"POST /admin/slots/{slot}/rotate", c.rotateSlot},
+		{"POST /admin/slots/{slot}/enable", c.switchSlot("enable")},
+		{"POST /admin/slots/{slot}/disable", c.switchSlot("disable")},
+		{"POST /admin/slots/{slot}/revoke", c.switchSlot("revoke")},
+		{"POST /admin/slots/{slot}/delete", c.switchSlot("delete")},
+		{"GET /admin/audit", c.audit},
 	}
 }
 
