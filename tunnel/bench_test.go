@@ -118,7 +118,7 @@ func BenchmarkFill(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for i := range streams {
-			streams[i].appendBodyLocked(chunk, true)
+			streams[i].appendDataLocked(wire.TypeBody, chunk, true)
 		}
 		if message, _ := l.fillLocked(buf); len(message) == 0 {
 			b.Fatal("nothing to send")

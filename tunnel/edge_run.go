@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,10 +30,11 @@ type OpenSpec struct {
 
 // Batch is what has arrived since the last Take.
 type Batch struct {
-	Head *wire.Head // at most once, before any Data
-	// Data is body bytes, valid until the next Take, which also gives their credit back to the Node.
+	Head *wire.Head // at most once, before any Data; never of a normalized run
+	// Data is body bytes, of a normalized run its events as EventReader reads them; valid until the next Take, which also
+	// gives their credit back to the Node.
 	Data []byte
-	// AtBorder: the last byte that arrived (in this batch or before) ends an SSE event.
+	// AtBorder: the last byte that arrived (in this batch or before) ends an SSE event, or one of a normalized run.
 	AtBorder bool
 	// End is set exactly once, in the last batch.
 	End *execution.Terminal
@@ -41,6 +43,8 @@ type Batch struct {
 // Run is the Edge's end of one run. Take and Ready are for one goroutine; the rest for any.
 type Run struct {
 	stream
+	// Static after construction.
+	events bool // a normalized run: it answers with EVENT
 	// Guarded by link.mu.
 	runID    execution.RunID
 	head     *wire.Head
@@ -273,7 +277,7 @@ func (r *Run) droppedLocked(h wire.FrameHeader, payload []byte) {
 	switch h.Type {
 	case wire.TypePhase:
 		_ = r.phaseFrameLocked(payload)
-	case wire.TypeBody:
+	case wire.TypeBody, wire.TypeEvent:
 		r.rx.allow -= len(payload)
 		if !r.tx.dead {
 			r.consumedLocked(len(payload))
@@ -290,19 +294,33 @@ func (r *Run) openFrameLocked(h wire.FrameHeader, payload []byte) error {
 	case wire.TypeHead:
 		return r.headFrameLocked(payload)
 	case wire.TypeBody:
-		if !r.headSeen {
+		switch {
+		case r.events:
+			return fmt.Errorf("in a normalized run")
+		case !r.headSeen:
 			return fmt.Errorf("before HEAD")
 		}
-		r.phase = max(r.phase, execution.PhaseStreaming)
-		if r.receiveLocked(payload, h.Flags&wire.FlagBorder != 0) {
-			r.session().arrivedLocked(r)
-		} else {
-			r.faultLocked(execution.CodeFlowControl, fmt.Errorf("the Node sent %d bytes with credit for %d", len(payload), r.rx.allow))
+		r.dataFrameLocked(payload, h.Flags&wire.FlagBorder != 0)
+		return nil
+	case wire.TypeEvent:
+		if !r.events {
+			return fmt.Errorf("in a run that is not normalized")
 		}
+		r.dataFrameLocked(payload, h.Flags&wire.FlagContinued == 0)
 		return nil
 	default:
 		return fmt.Errorf("not a frame from a Node")
 	}
+}
+
+// dataFrameLocked takes BODY or EVENT.
+func (r *Run) dataFrameLocked(payload []byte, border bool) {
+	r.phase = max(r.phase, execution.PhaseStreaming)
+	if r.receiveLocked(payload, border) {
+		r.session().arrivedLocked(r)
+		return
+	}
+	r.faultLocked(execution.CodeFlowControl, fmt.Errorf("the Node sent %d bytes with credit for %d", len(payload), r.rx.allow))
 }
 
 func (r *Run) phaseFrameLocked(payload []byte) error {
@@ -318,7 +336,10 @@ func (r *Run) phaseFrameLocked(payload []byte) error {
 }
 
 func (r *Run) headFrameLocked(payload []byte) error {
-	if r.headSeen {
+	switch {
+	case r.events:
+		return fmt.Errorf("in a normalized run")
+	case r.headSeen:
 		return fmt.Errorf("twice")
 	}
 	if len(payload) > wire.MaxHead {
@@ -353,6 +374,9 @@ func validHead(h *wire.Head) error {
 
 func (r *Run) endFrameLocked(payload []byte) {
 	t, err := parseEnd(payload)
+	if err == nil && r.events && t.Outcome == execution.Completed && !r.rx.border && !r.dropping {
+		err = errors.New("of an event without its end")
+	}
 	switch {
 	case err != nil && !r.decided:
 		r.link.metrics.StreamErrors.Add(1)

@@ -170,7 +170,7 @@ func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 	if len(payload) > wire.MaxPayload {
 		return nil, fmt.Errorf("OPEN has %d bytes, over %d: the request's headers are too large", len(payload), wire.MaxPayload)
 	}
-	r := &Run{runID: execution.RunID(spec.Open.RunId), phase: execution.PhaseDispatched, released: spec.Released}
+	r := &Run{runID: execution.RunID(spec.Open.RunId), phase: execution.PhaseDispatched, released: spec.Released, events: spec.Open.GetRun() != nil}
 	if spec.Lease != nil {
 		r.seal = &seal{lease: spec.Lease}
 	}
@@ -187,6 +187,7 @@ func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 	}
 	s.lastID++
 	initStream(&r.stream, l, s.lastID)
+	r.rx.border = r.events // no event has begun
 	s.runs[r.id] = r
 	l.metrics.Streams.Add(1)
 	r.requestLocked(payload, spec.Body)

@@ -27,6 +27,8 @@ type fuzzRun struct {
 	released atomic.Int32
 	ends     int
 	sealed   atomic.Int32
+	reader   EventReader // of a normalized run
+	broken   bool        // its events are none
 }
 
 // FuzzEdgeSession lets a Node say anything, in any order, between anything that an Edge may do with its session. The
@@ -138,7 +140,7 @@ func (z *edgeFuzz) open(s *script) {
 	r := &fuzzRun{}
 	sizes := [...]int{0, 0, 1, 5000, 70_000, 300_000}
 	b := int(s.byte())
-	spec := OpenSpec{Open: tunnelOpen(), Body: make([]byte, sizes[b%len(sizes)]), Released: func() { r.released.Add(1) }}
+	spec := OpenSpec{Open: fuzzOpen(b / len(sizes) / 6), Body: make([]byte, sizes[b%len(sizes)]), Released: func() { r.released.Add(1) }}
 	switch b / len(sizes) % 6 {
 	case 3:
 		spec.Lease = z.lease(r, 0, nil)
@@ -152,6 +154,11 @@ func (z *edgeFuzz) open(s *script) {
 		r.Run = run
 		z.runs = append(z.runs, r)
 	}
+}
+
+// fuzzOpen is a run of one of the three kinds.
+func fuzzOpen(kind int) *wire.Open {
+	return [...]func() *wire.Open{tunnelOpen, normalizedOpen, ollamaOpen}[kind%3]()
 }
 
 // lease seals after a while, or fails.
@@ -188,7 +195,12 @@ func (z *edgeFuzz) runFrame(s *script, stream uint32) {
 	if s.byte() >= 200 {
 		flags = wire.Flags(s.byte())
 	}
-	switch s.pick(9) {
+	switch s.pick(12) {
+	case 9:
+		p.frame(wire.TypeEvent, flags, stream, s.skew(), make([]byte, s.size()))
+	case 10, 11:
+		e := sampleEvents()[s.pick(13)]
+		p.frame(wire.TypeEvent, flags&^wire.FlagContinued, stream, s.skew(), AppendRunEvent(nil, &e))
 	case 0:
 		p.frame(wire.TypePhase, flags, stream, s.skew(), []byte{byte(s.pick(8))})
 	case 1, 2:
@@ -269,6 +281,7 @@ func (z *edgeFuzz) take(r *fuzzRun) bool {
 	if ok && r.ends > 0 {
 		z.t.Errorf("after the end: %+v", b)
 	}
+	z.events(r, b)
 	if b.End != nil {
 		r.ends++
 		if b.End.Outcome < execution.Completed || b.End.Outcome > execution.Rejected {
@@ -276,6 +289,20 @@ func (z *edgeFuzz) take(r *fuzzRun) bool {
 		}
 	}
 	return ok
+}
+
+// events reads what a normalized run brought, which may be anything.
+func (z *edgeFuzz) events(r *fuzzRun, b Batch) {
+	if !r.Run.events || r.broken {
+		return
+	}
+	if b.Head != nil {
+		z.t.Error("a normalized run with a head")
+	}
+	r.broken = r.reader.Push(b.Data, func(*execution.Event) error { return nil }) != nil
+	if len(r.reader.held) > MaxEvent+8 {
+		z.t.Errorf("%d bytes of events are held", len(r.reader.held))
+	}
 }
 
 // check holds the session to its bounds.
@@ -363,9 +390,13 @@ func edgeSeeds() [][]byte {
 		run(3, 24, 15, 24, 2, 29, 0), run(3, 24, 5, 27, 0, 24, 1), run(3, 30, 0, 24, 1, 29, 0),              // late, cancelled, superseded
 		run(26, 17, 5, 17, 9, 17, 10, 26, 17, 6), run(25, 255, 4, 3, 24, 2), // revocations, configs, an end that is set
 		run(24, 4), // no heartbeat
-		run(14, 0, 1, 2, 1, 1, 1, 1, 1, 14, 1, 0, 0, 5, 26),       // pages
-		run(22, 3, 0, 6, 0, 0, 0, 0, 2, 0, 6, 0, 0, 1, 0, 22),     // many frames in one message
-		run(3, 0, 19, 200, 1, 1, 0, 0, 0, 19, 201, 0, 1, 0, 0, 0), // unknown types
+		run(3, 36, 6, 0, 0, 10, 4, 0, 6, 0, 0, 11, 5, 0, 30, 0, 6, 0, 0, 6, 1, 0, 0, 29, 0),              // a normalized run
+		run(3, 36, 6, 0, 200, 8, 9, 0, 3, 24, 0, 6, 0, 0, 6, 1, 0, 0, 29, 0),                             // an event without its end
+		run(3, 36, 6, 0, 0, 3, 0, 3, 3, 0, 3, 72, 6, 1, 0, 1, 0, 6, 2, 0, 10, 0, 0, 29, 0, 29, 1, 29, 2), // BODY for EVENT, and the other way round
+		run(3, 36, 6, 0, 0, 9, 0, 10, 6, 0, 0, 9, 0, 10, 6, 0, 0, 9, 0, 10, 27, 0, 24, 1),                // overrun by events
+		run(14, 0, 1, 2, 1, 1, 1, 1, 1, 14, 1, 0, 0, 5, 26),                                              // pages
+		run(22, 3, 0, 6, 0, 0, 0, 0, 2, 0, 6, 0, 0, 1, 0, 22),                                            // many frames in one message
+		run(3, 0, 19, 200, 1, 1, 0, 0, 0, 19, 201, 0, 1, 0, 0, 0),                                        // unknown types
 		{0, 7, 1, 1, 1, 0}, {20, 1}, {21, 0}, {1, 0}, run(16), run(1, 0), run(18, 3),
 	}
 }

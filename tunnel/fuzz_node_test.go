@@ -122,6 +122,10 @@ func (z *nodeFuzz) serve(ctx context.Context, run *NodeRun) {
 	if ctx != run.ctx {
 		z.t.Error("a run with another's context")
 	}
+	if kind := run.Open().GetRun(); kind != nil {
+		z.serveEvents(ctx, run)
+		return
+	}
 	switch run.Open().GetProviderTunnel().GetProvider() {
 	case "echo":
 		echo(ctx, run)
@@ -155,6 +159,23 @@ func (z *nodeFuzz) serve(ctx context.Context, run *NodeRun) {
 		run.Phase(execution.PhaseProviderDone)
 		run.End(execution.Terminal{Outcome: execution.Completed})
 	}
+}
+
+// serveEvents answers a normalized run with more than its credit, or with nothing.
+func (z *nodeFuzz) serveEvents(ctx context.Context, run *NodeRun) {
+	if run.Head(&wire.Head{Status: 200}) == nil || run.Write([]byte("x"), true) == nil {
+		z.t.Error("a normalized run with a head or a body")
+	}
+	event := AppendRunEvent(nil, &execution.Event{Kind: execution.EventText, Text: string(make([]byte, 3000))})
+	for range run.Open().BodyLength % 100 {
+		if run.Events(event) != nil {
+			return
+		}
+	}
+	if run.Open().GetRun().Stream {
+		<-ctx.Done()
+	}
+	run.End(execution.Terminal{Outcome: execution.Completed})
 }
 
 func (z *nodeFuzz) step(s *script) {
@@ -243,6 +264,10 @@ func (z *nodeFuzz) open(s *script) {
 		spec.TimeoutMs = uint32(b-199) * 100
 	} else if b >= 100 {
 		spec.ExpectsLease, spec.Lease = true, &wire.LeaseBinding{Slot: "s"}
+	} else if b >= 75 {
+		spec.Kind = ollamaOpen().Kind
+	} else if b >= 50 {
+		spec.Kind = &wire.Open_Run{Run: &wire.RunRequest{Stream: b%2 == 0}}
 	}
 	id := z.nextID
 	if s.byte() >= 250 {
@@ -330,6 +355,8 @@ func nodeSeeds() [][]byte {
 		run(27, 0, 2, 26, 27, 0, 15, 26, 27, 251, 1),                                   // leases, one too long, a gap
 		run(3, 7, 0, 150, 0, 7, 6, 0, 0, 3, 97, 98, 99, 26),                            // a lease of its own
 		run(3, 7, 0, 150, 0, 23, 1, 10, 5, 0, 26), run(28, 23, 1, 28, 15, 4, 7, 26),    // cancelled, rotated
+		run(3, 0, 3, 1, 51, 0, 7, 0, 3, 10, 1, 0, 7, 0, 3, 10, 1, 0, 26),    // a normalized run, with credit
+		run(3, 0, 4, 1, 52, 0, 23, 1, 7, 0, 5, 9, 26, 3, 0, 0, 0, 80, 0),    // cancelled; an Ollama call
 		run(15, 1, 2, 2, 15, 1, 2, 18, 26),                                  // keys, too many of them
 		run(22, 0, 3, 1, 0, 0, 0, 0, 3, 0, 3, 1, 0, 0, 13, 1, 13, 2, 23, 4), // a deaf Edge
 		run(7, 0, 6, 3, 97, 98, 99), run(18, 200, 1, 0, 0, 0), run(16, 1), run(1, 0), run(23, 4),

@@ -40,6 +40,7 @@ type NodeRun struct {
 	bodyLeft uint64      // of the request body, not yet arrived
 	phase    execution.Phase
 	headSent bool
+	events   bool               // static: a normalized run, which answers with events
 	ended    bool               // END is queued or sent
 	terminal execution.Terminal // valid when ended
 	cut      *CancelError       // a cancel dropped part of the answer; or nil
@@ -111,7 +112,7 @@ func (r *NodeRun) Phase(p execution.Phase) {
 // phasePayloads are the payloads of PHASE: a byte each.
 var phasePayloads = []byte{0, 1, 2, 3, 4, 5}
 
-// Head sends the answer's head. It must come once, before Write.
+// Head sends the answer's head. It must come once, before Write; a normalized run has none.
 func (r *NodeRun) Head(h *wire.Head) error {
 	payload, err := encode(h)
 	if err != nil {
@@ -126,8 +127,8 @@ func (r *NodeRun) Head(h *wire.Head) error {
 	if err := r.writableLocked(); err != nil {
 		return err
 	}
-	if r.headSent {
-		return fmt.Errorf("HEAD was sent before")
+	if r.headSent || r.events {
+		return fmt.Errorf("HEAD was sent before, or the run has none")
 	}
 	r.headSent = true
 	r.pushLocked(sendItem{typ: wire.TypeHead, data: payload})
@@ -150,9 +151,20 @@ func (r *NodeRun) writableLocked() error {
 
 // Write queues body bytes (copied), and blocks while the stream's send buffer is full for want of credit. border: p
 // ends an SSE event. It fails when the run was cancelled or the session ended.
-func (r *NodeRun) Write(p []byte, border bool) error {
+func (r *NodeRun) Write(p []byte, border bool) error { return r.write(wire.TypeBody, p, border) }
+
+// Events queues events of a normalized run (copied): p is whole ones, as AppendRunEvent makes them. It blocks and fails
+// as Write does; ErrEventTooLarge: one of them is over MaxEvent, and none was queued.
+func (r *NodeRun) Events(p []byte) error {
+	if err := wholeEvents(p); err != nil {
+		return err
+	}
+	return r.write(wire.TypeEvent, p, true)
+}
+
+func (r *NodeRun) write(typ wire.Type, p []byte, border bool) error {
 	for len(p) > 0 {
-		n, err := r.writeSome(p, border)
+		n, err := r.writeSome(typ, p, border)
 		if err != nil {
 			return err
 		}
@@ -174,21 +186,24 @@ func (r *NodeRun) Write(p []byte, border bool) error {
 	return nil
 }
 
-func (r *NodeRun) writeSome(p []byte, border bool) (int, error) {
+func (r *NodeRun) writeSome(typ wire.Type, p []byte, border bool) (int, error) {
 	l := r.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := r.writableLocked(); err != nil {
 		return 0, err
 	}
-	if !r.headSent {
+	if (typ == wire.TypeEvent) != r.events {
+		return 0, fmt.Errorf("%s in a run of another kind", typ)
+	}
+	if !r.events && !r.headSent {
 		return 0, fmt.Errorf("body before HEAD")
 	}
 	n := min(len(p), sendBufferLimit-r.tx.queued)
 	if n <= 0 {
 		return 0, nil
 	}
-	r.appendBodyLocked(p[:n], border && n == len(p))
+	r.appendDataLocked(typ, p[:n], border && n == len(p))
 	return n, nil
 }
 

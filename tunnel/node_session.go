@@ -214,7 +214,7 @@ func (s *nodeSession) openFrameLocked(h wire.FrameHeader, payload []byte) error 
 		return protocolError("OPEN: %w", err)
 	}
 	s.highest = h.Stream
-	r := &NodeRun{open: open, bodyLeft: open.BodyLength}
+	r := &NodeRun{open: open, bodyLeft: open.BodyLength, events: open.GetRun() != nil}
 	initStream(&r.stream, &s.link, h.Stream)
 	r.space = make(chan struct{}, 1)
 	r.rx.seq = 1

@@ -314,7 +314,7 @@ func TestABusyStreamKeepsNoPast(t *testing.T) {
 	chunk := make([]byte, 1000)
 	for range 1000 {
 		for s.tx.queued+len(chunk) <= sendBufferLimit {
-			s.appendBodyLocked(chunk, false)
+			s.appendDataLocked(wire.TypeBody, chunk, false)
 		}
 		f := fill{buf: make([]byte, 0, wire.MaxMessage)}
 		for range 2 {

@@ -20,11 +20,11 @@ type stream struct {
 	tx struct {
 		queue   []sendItem // in order of the stream
 		seq     uint32
-		credit  int  // bytes of BODY that the peer will take
-		queued  int  // bytes of BODY in queue
+		credit  int  // bytes of data that the peer will take
+		queued  int  // bytes of data in queue
 		inCtl   bool // in link.ctl
 		inBody  bool // in link.body
-		stalled bool // has BODY and no credit
+		stalled bool // has data and no credit
 		started bool // a frame of this stream was handed to the socket
 		dead    bool // nothing more is sent, but END
 		awaits  bool // a lease is to follow what is queued: it is sealed once that was written
@@ -46,7 +46,8 @@ type stream struct {
 	over bool // removed from the link; frames for it are dropped
 }
 
-// sendItem is one message of a stream, which may take several frames.
+// sendItem is one message of a stream, which may take several frames. BODY and EVENT are its data: they cost credit and
+// take turns.
 type sendItem struct {
 	typ    wire.Type
 	flags  wire.Flags // of the last frame
@@ -56,6 +57,8 @@ type sendItem struct {
 }
 
 func (i *sendItem) left() int { return len(i.data) - i.off }
+
+func (i *sendItem) isData() bool { return i.typ == wire.TypeBody || i.typ == wire.TypeEvent }
 
 // initStream prepares s.
 func initStream(s *stream, l *link, id uint32) {
@@ -75,20 +78,29 @@ func poke(ch chan struct{}) {
 // pushLocked queues an item behind what the stream has queued.
 func (s *stream) pushLocked(item sendItem) {
 	s.tx.queue = append(s.tx.queue, item)
-	if item.typ == wire.TypeBody {
+	if item.isData() {
 		s.tx.queued += len(item.data)
 	}
 	s.scheduleLocked()
 }
 
-// appendBodyLocked queues a copy of p, in the last item if that is BODY still to be sent.
-func (s *stream) appendBodyLocked(p []byte, border bool) {
-	var flags wire.Flags
-	if border {
-		flags = wire.FlagBorder
+// dataFlags are those of data of a type that ends at a border or not.
+func dataFlags(typ wire.Type, border bool) wire.Flags {
+	switch {
+	case typ == wire.TypeBody && border:
+		return wire.FlagBorder
+	case typ == wire.TypeEvent && !border:
+		return wire.FlagContinued
 	}
+	return 0
+}
+
+// appendDataLocked queues a copy of p, in the last item if that is data still to be sent. A stream has data of one type
+// in one direction.
+func (s *stream) appendDataLocked(typ wire.Type, p []byte, border bool) {
+	flags := dataFlags(typ, border)
 	if n := len(s.tx.queue); n > 0 {
-		if last := &s.tx.queue[n-1]; last.typ == wire.TypeBody && !last.shared {
+		if last := &s.tx.queue[n-1]; last.typ == typ && !last.shared {
 			if last.off > 0 && len(last.data)+len(p) > cap(last.data) {
 				// Drop what is out already: a stream that is never idle must not keep its whole past.
 				last.data = last.data[:copy(last.data, last.data[last.off:])]
@@ -103,7 +115,7 @@ func (s *stream) appendBodyLocked(p []byte, border bool) {
 	}
 	buf := s.tx.spare
 	s.tx.spare = nil
-	s.pushLocked(sendItem{typ: wire.TypeBody, flags: flags, data: append(buf[:0], p...)})
+	s.pushLocked(sendItem{typ: typ, flags: flags, data: append(buf[:0], p...)})
 }
 
 // dropUnsentLocked forgets every queued item but END: after a cancel nobody wants it. It reports whether there was any.
@@ -132,7 +144,7 @@ func (s *stream) scheduleLocked() {
 		return
 	}
 	l := s.link
-	if s.tx.queue[0].typ != wire.TypeBody {
+	if !s.tx.queue[0].isData() {
 		if !s.tx.inCtl {
 			s.tx.inCtl = true
 			l.ctl.push(s)
@@ -157,7 +169,7 @@ func (s *stream) scheduleLocked() {
 // popLocked removes the first item, keeping its buffer for the next body.
 func (s *stream) popLocked() {
 	switch item := &s.tx.queue[0]; {
-	case item.typ == wire.TypeBody && !item.shared && cap(item.data) <= 2*sendBufferLimit:
+	case item.isData() && !item.shared && cap(item.data) <= 2*sendBufferLimit:
 		s.tx.spare = item.data[:0]
 	case item.typ == wire.TypeLease:
 		s.tx.leased = true
@@ -173,7 +185,7 @@ func (s *stream) popLocked() {
 	}
 }
 
-// receiveLocked takes BODY that has arrived; whoever waits for it is still to be told. It reports whether the peer had
+// receiveLocked takes data that has arrived; whoever waits for it is still to be told. It reports whether the peer had
 // the credit.
 func (s *stream) receiveLocked(payload []byte, border bool) bool {
 	if len(payload) > s.rx.allow {

@@ -10,7 +10,7 @@ import (
 	"iop/tunnel/wire"
 )
 
-// quantum is how many bytes of BODY a stream sends before the next one has its turn.
+// quantum is how many bytes of data a stream sends before the next one has its turn.
 const quantum = 16 << 10
 
 // urgentFrame is a frame of the first class: of the session, or of a stream that it may overtake.
@@ -230,11 +230,11 @@ func (l *link) fillCtlLocked(f *fill) bool {
 	return true
 }
 
-// fillHeadsLocked sends the items of s up to its next BODY, and reports whether all of them fitted.
+// fillHeadsLocked sends the items of s up to its next data, and reports whether all of them fitted.
 func (l *link) fillHeadsLocked(f *fill, s *stream) bool {
 	for len(s.tx.queue) > 0 {
 		item := &s.tx.queue[0]
-		if item.typ == wire.TypeBody {
+		if item.isData() {
 			return true
 		}
 		if f.room() < len(item.data) {
@@ -263,7 +263,7 @@ func (l *link) fillBodyLocked(f *fill) {
 		}
 		s := l.body.pop()
 		s.tx.inBody = false
-		if s.over || len(s.tx.queue) == 0 || s.tx.queue[0].typ != wire.TypeBody {
+		if s.over || len(s.tx.queue) == 0 || !s.tx.queue[0].isData() {
 			s.scheduleLocked()
 			continue
 		}
@@ -284,18 +284,18 @@ func (l *link) fillBodyLocked(f *fill) {
 	}
 }
 
-// fillTurnLocked sends one turn of the stream's first item, which is BODY.
+// fillTurnLocked sends one turn of the stream's first item, which is data.
 func (l *link) fillTurnLocked(f *fill, s *stream) {
 	item := &s.tx.queue[0]
 	n := min(item.left(), quantum, s.tx.credit, l.credit.room(), f.room())
 	if n <= 0 && item.left() > 0 {
 		return
 	}
-	var flags wire.Flags
+	flags := dataFlags(item.typ, false)
 	if n == item.left() {
 		flags = item.flags
 	}
-	f.add(wire.FrameHeader{Type: wire.TypeBody, Flags: flags, Stream: s.id, Seq: s.tx.seq}, item.data[item.off:item.off+n])
+	f.add(wire.FrameHeader{Type: item.typ, Flags: flags, Stream: s.id, Seq: s.tx.seq}, item.data[item.off:item.off+n])
 	s.tx.seq++
 	item.off += n
 	s.tx.queued -= n

@@ -25,6 +25,8 @@ const (
 	MaxHead = 24 << 10
 	// MaxStreams is the most runs at once in a session: their ids must fit a HEARTBEAT.
 	MaxStreams = 4096
+	// MaxEvent bounds one RunEvent: a reader that is given a piece of one holds it until the rest is there.
+	MaxEvent = 1 << 20
 	// MaxDetail bounds End.detail.
 	MaxDetail = 512
 	// MaxLease bounds LEASE: a sealed lease is mostly under 2 KiB.
@@ -95,8 +97,8 @@ type Flags uint8
 const (
 	FlagIgnorable Flags = 1 << iota // drop the frame if its type is unknown
 	FlagLast                        // the last frame of this stream and direction
-	FlagBorder                      // the payload ends at an SSE event border
-	FlagContinued                   // the message goes on in the next frame of this stream
+	FlagBorder                      // of BODY: the payload ends at an SSE event border
+	FlagContinued                   // of EVENT: the payload may end inside an event
 )
 
 // FrameHeader is the fixed part of a frame, numbers in network byte order.

@@ -3,8 +3,12 @@ package wire
 import (
 	_ "embed"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -110,5 +114,112 @@ func TestReadmeExamples(t *testing.T) {
 		if len(m.ProtoReflect().GetUnknown()) > 0 {
 			t.Errorf("%s: has unknown fields", title)
 		}
+	}
+}
+
+// section returns the contract's section of that title.
+func section(t *testing.T, title string) string {
+	t.Helper()
+	_, text, ok := strings.Cut(readme, title+"\n")
+	if !ok {
+		t.Fatalf("no section %q", title)
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	return text
+}
+
+// The table of the run input has the members that the code has, each of its JSON type, and its example is an input.
+func TestReadmeRunInput(t *testing.T) {
+	text := section(t, "## 14. The run input")
+	want := map[string]string{}
+	inputMembers(reflect.TypeFor[execution.Input](), "", want)
+	got := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (\\w+) \\|").FindAllStringSubmatch(text, -1) {
+		if _, twice := got[row[1]]; twice {
+			t.Errorf("%s is there twice", row[1])
+		}
+		got[row[1]] = row[2]
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if got[name] == "" || want[name] != "any" && got[name] != want[name] {
+			t.Errorf("%s is %q in the table, the code has %s", name, got[name], want[name])
+		}
+		delete(got, name)
+	}
+	for name := range got {
+		t.Errorf("the code has no %s", name)
+	}
+	if !strings.Contains(text, fmt.Sprintf("`version` is %d.", execution.InputVersion)) {
+		t.Errorf("the version is %d", execution.InputVersion)
+	}
+	_, example, _ := strings.Cut(text, "```json\n")
+	example, _, _ = strings.Cut(example, "```")
+	if _, err := execution.ParseInput([]byte(example)); err != nil {
+		t.Error(err)
+	}
+}
+
+// inputMembers lists the members of a struct by their JSON names, and those of what they hold.
+func inputMembers(typ reflect.Type, prefix string, into map[string]string) {
+	for i := range typ.NumField() {
+		name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+		field := typ.Field(i).Type
+		if field.Kind() == reflect.Pointer {
+			field = field.Elem()
+		}
+		switch {
+		case field == reflect.TypeFor[json.RawMessage]():
+			into[prefix+name] = "any"
+		case field.Kind() == reflect.Slice:
+			into[prefix+name] = "array"
+			if field.Elem().Kind() == reflect.Struct {
+				inputMembers(field.Elem(), prefix+name+"[].", into)
+			}
+		case field.Kind() == reflect.Struct:
+			into[prefix+name] = "object"
+			inputMembers(field, prefix+name+".", into)
+		case field.Kind() == reflect.Map:
+			into[prefix+name] = "object"
+		case field.Kind() == reflect.String:
+			into[prefix+name] = "string"
+		case field.Kind() == reflect.Bool:
+			into[prefix+name] = "bool"
+		default:
+			into[prefix+name] = "number"
+		}
+	}
+}
+
+// The table of run events has the members and fields that the schema has; TextDelta stands for three of them, each with
+// fields of its own.
+func TestReadmeRunEvents(t *testing.T) {
+	own := map[string][]string{"text": {"text", "logprobs"}, "refusal": {"text", "logprobs"}, "reasoning": {"text", "signature", "redacted"}}
+	want := map[string]bool{}
+	kinds := (&RunEvent{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
+	for i := range kinds.Len() {
+		kind := kinds.Get(i)
+		want[string(kind.Name())+" "] = true
+		if kind.Message() == nil {
+			continue
+		}
+		for j := range kind.Message().Fields().Len() {
+			name := string(kind.Message().Fields().Get(j).Name())
+			if list := own[string(kind.Name())]; list == nil || slices.Contains(list, name) {
+				want[string(kind.Name())+" "+name] = true
+			}
+		}
+	}
+	kind := ""
+	for _, row := range regexp.MustCompile("(?m)^\\| (?:`(\\w+)`)? ?\\| (?:`(\\w+)`)? ?\\|").FindAllStringSubmatch(section(t, "## 15. Run events"), -1) {
+		if row[1] != "" {
+			kind = row[1]
+		}
+		if !want[kind+" "+row[2]] {
+			t.Errorf("the schema has no %s %s", kind, row[2])
+		}
+		delete(want, kind+" "+row[2])
+	}
+	for name := range want {
+		t.Errorf("%s is missing", name)
 	}
 }
