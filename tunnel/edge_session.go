@@ -20,6 +20,8 @@ const (
 	maxModels    = 16384
 	maxNameBytes = 256
 	maxCapacity  = 1 << 20
+	// maxOperations bounds those of one provider: more than there will ever be.
+	maxOperations = 256
 )
 
 // Identity is who opened a session, as Directory.Authenticate found.
@@ -48,6 +50,16 @@ type ProviderInfo struct {
 	Adapter  string
 	Capacity int // runs at once, at least 1
 	Health   wire.Health
+	// Operations are the names of the operations (openai.Operation) whose path it was found to have; with OperationsKnown
+	// unset nothing is known of them.
+	Operations      []string
+	OperationsKnown bool
+	// Runs: the Node has an adapter that runs normalized runs on it.
+	Runs bool
+	// Engine is what the engine calls itself, EngineVersion its version; empty where it does not tell.
+	Engine, EngineVersion string
+	// InFlight is how many runs it works on now; known in the answer to Capabilities alone.
+	InFlight int
 }
 
 // NodeInfo is what a Node says of itself. It is immutable once given away.
@@ -468,15 +480,11 @@ func (s *NodeSession) refreshLocked(payload []byte) error {
 
 func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
 	for _, p := range page.Providers {
-		if p.Id == "" || max(len(p.Id), len(p.Adapter)) > maxNameBytes || !plain(p.Id) || !plain(p.Adapter) {
-			return fmt.Errorf("a provider without a usable id")
+		provider, err := parseProvider(p)
+		if err != nil {
+			return err
 		}
-		if p.Capacity == 0 || p.Capacity > maxCapacity {
-			return fmt.Errorf("provider %q: capacity %d", p.Id, p.Capacity)
-		}
-		info.Providers = append(info.Providers, ProviderInfo{
-			ID: execution.ProviderID(p.Id), Adapter: p.Adapter, Capacity: int(p.Capacity), Health: p.Health,
-		})
+		info.Providers = append(info.Providers, provider)
 	}
 	for _, m := range page.Models {
 		if m.Id == "" || max(len(m.Id), len(m.Provider), len(m.OwnedBy)) > maxNameBytes {
@@ -493,6 +501,27 @@ func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
 		return fmt.Errorf("over %d providers or %d models", maxProviders, maxModels)
 	}
 	return nil
+}
+
+func parseProvider(p *wire.Provider) (ProviderInfo, error) {
+	if p.Id == "" || max(len(p.Id), len(p.Adapter)) > maxNameBytes || !plain(p.Id) || !plain(p.Adapter) {
+		return ProviderInfo{}, fmt.Errorf("a provider without a usable id")
+	}
+	if p.Capacity == 0 || p.Capacity > maxCapacity {
+		return ProviderInfo{}, fmt.Errorf("provider %q: capacity %d", p.Id, p.Capacity)
+	}
+	info := ProviderInfo{
+		ID: execution.ProviderID(p.Id), Adapter: p.Adapter, Capacity: int(p.Capacity), Health: p.Health,
+		OperationsKnown: p.OperationsKnown, Runs: p.Runs,
+		Engine: truncate(p.Engine, maxNameBytes), EngineVersion: truncate(p.EngineVersion, maxNameBytes),
+		InFlight: int(min(p.InFlight, maxCapacity)),
+	}
+	for _, name := range p.Operations[:min(len(p.Operations), maxOperations)] {
+		if usableName(name) { // a newer Node may have others, whatever they are called
+			info.Operations = append(info.Operations, name)
+		}
+	}
+	return info, nil
 }
 
 func (s *NodeSession) readyLocked(payload []byte) error {

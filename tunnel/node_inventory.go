@@ -71,6 +71,8 @@ func wireProviders(list []ProviderInfo) []*wire.Provider {
 		if usableName(string(p.ID)) && len(out) < maxProviders {
 			out = append(out, &wire.Provider{
 				Id: string(p.ID), Adapter: truncate(p.Adapter, maxNameBytes), Capacity: uint32(min(max(p.Capacity, 1), maxCapacity)), Health: p.Health,
+				Operations: p.Operations, OperationsKnown: p.OperationsKnown, Runs: p.Runs,
+				Engine: truncate(p.Engine, maxNameBytes), EngineVersion: truncate(p.EngineVersion, maxNameBytes),
 			})
 		}
 	}

@@ -320,6 +320,8 @@ type Provider struct {
 	// What the engine calls itself, and its version, where it tells.
 	Engine        string `protobuf:"bytes,8,opt,name=engine,proto3" json:"engine,omitempty"`
 	EngineVersion string `protobuf:"bytes,9,opt,name=engine_version,json=engineVersion,proto3" json:"engine_version,omitempty"`
+	// Runs that it works on now; in Capabilities alone.
+	InFlight      uint32 `protobuf:"varint,10,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,6 +417,13 @@ func (x *Provider) GetEngineVersion() string {
 		return x.EngineVersion
 	}
 	return ""
+}
+
+func (x *Provider) GetInFlight() uint32 {
+	if x != nil {
+		return x.InFlight
+	}
+	return 0
 }
 
 // RegisterResponse answers REGISTER (REGISTERED): a generation, or a refusal.
@@ -1161,7 +1170,9 @@ type CommandRequest struct {
 	//
 	//	*CommandRequest_Capabilities
 	//	*CommandRequest_TransportStatus
-	Kind          isCommandRequest_Kind `protobuf_oneof:"kind"`
+	Kind isCommandRequest_Kind `protobuf_oneof:"kind"`
+	// Opaque correlation from whoever asks; comes back in the result.
+	SessionId     string `protobuf:"bytes,4,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1228,6 +1239,13 @@ func (x *CommandRequest) GetTransportStatus() *TransportStatusCommand {
 	return nil
 }
 
+func (x *CommandRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
 type isCommandRequest_Kind interface {
 	isCommandRequest_Kind()
 }
@@ -1246,7 +1264,9 @@ func (*CommandRequest_TransportStatus) isCommandRequest_Kind() {}
 
 // CapabilitiesCommand asks what the Node's providers can do.
 type CapabilitiesCommand struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many entries, providers and then models, the asker has from former answers.
+	Skip          uint32 `protobuf:"varint,1,opt,name=skip,proto3" json:"skip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1279,6 +1299,13 @@ func (x *CapabilitiesCommand) ProtoReflect() protoreflect.Message {
 // Deprecated: Use CapabilitiesCommand.ProtoReflect.Descriptor instead.
 func (*CapabilitiesCommand) Descriptor() ([]byte, []int) {
 	return file_iop_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *CapabilitiesCommand) GetSkip() uint32 {
+	if x != nil {
+		return x.Skip
+	}
+	return 0
 }
 
 // TransportStatusCommand asks for the Node's view of this session.
@@ -1325,8 +1352,10 @@ type CommandResult struct {
 	Error           string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	Capabilities    *Capabilities          `protobuf:"bytes,3,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	TransportStatus *TransportStatus       `protobuf:"bytes,4,opt,name=transport_status,json=transportStatus,proto3" json:"transport_status,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// That of the request.
+	SessionId     string `protobuf:"bytes,5,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CommandResult) Reset() {
@@ -1387,14 +1416,23 @@ func (x *CommandResult) GetTransportStatus() *TransportStatus {
 	return nil
 }
 
+func (x *CommandResult) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
 // Capabilities lists what a Node has.
 type Capabilities struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Providers       []*Provider            `protobuf:"bytes,1,rep,name=providers,proto3" json:"providers,omitempty"`
 	Models          []*Model               `protobuf:"bytes,2,rep,name=models,proto3" json:"models,omitempty"`
 	SoftwareVersion string                 `protobuf:"bytes,3,opt,name=software_version,json=softwareVersion,proto3" json:"software_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// There are entries behind these: ask again, with skip.
+	More          bool `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Capabilities) Reset() {
@@ -1448,7 +1486,14 @@ func (x *Capabilities) GetSoftwareVersion() string {
 	return ""
 }
 
-// TransportStatus is one end's view of the session.
+func (x *Capabilities) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// TransportStatus is the Node's view of the session.
 type TransportStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Generation     uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
@@ -1457,8 +1502,23 @@ type TransportStatus struct {
 	LastAckAgeMs   int64                  `protobuf:"varint,4,opt,name=last_ack_age_ms,json=lastAckAgeMs,proto3" json:"last_ack_age_ms,omitempty"`
 	FramesSent     uint64                 `protobuf:"varint,5,opt,name=frames_sent,json=framesSent,proto3" json:"frames_sent,omitempty"`
 	FramesReceived uint64                 `protobuf:"varint,6,opt,name=frames_received,json=framesReceived,proto3" json:"frames_received,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The round trip of the last heartbeat; 0 before the first.
+	HeartbeatRttUs int64 `protobuf:"varint,7,opt,name=heartbeat_rtt_us,json=heartbeatRttUs,proto3" json:"heartbeat_rtt_us,omitempty"`
+	// BODY and EVENT bytes: what may be under way to the peer at once, and what is.
+	SessionWindow   uint64 `protobuf:"varint,8,opt,name=session_window,json=sessionWindow,proto3" json:"session_window,omitempty"`
+	SessionInFlight uint64 `protobuf:"varint,9,opt,name=session_in_flight,json=sessionInFlight,proto3" json:"session_in_flight,omitempty"`
+	// BODY and EVENT bytes that wait to be sent, in all streams, and how many streams wait for credit of their own.
+	QueuedBytes    uint64 `protobuf:"varint,10,opt,name=queued_bytes,json=queuedBytes,proto3" json:"queued_bytes,omitempty"`
+	StalledStreams uint32 `protobuf:"varint,11,opt,name=stalled_streams,json=stalledStreams,proto3" json:"stalled_streams,omitempty"`
+	BytesSent      uint64 `protobuf:"varint,12,opt,name=bytes_sent,json=bytesSent,proto3" json:"bytes_sent,omitempty"`
+	BytesReceived  uint64 `protobuf:"varint,13,opt,name=bytes_received,json=bytesReceived,proto3" json:"bytes_received,omitempty"`
+	// Sessions that this process of the Node had before this one, those that rotate a key too.
+	Reconnects uint64 `protobuf:"varint,14,opt,name=reconnects,proto3" json:"reconnects,omitempty"`
+	Draining   bool   `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Since the process of the Node began.
+	ProcessUptimeMs int64 `protobuf:"varint,16,opt,name=process_uptime_ms,json=processUptimeMs,proto3" json:"process_uptime_ms,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *TransportStatus) Reset() {
@@ -1529,6 +1589,76 @@ func (x *TransportStatus) GetFramesSent() uint64 {
 func (x *TransportStatus) GetFramesReceived() uint64 {
 	if x != nil {
 		return x.FramesReceived
+	}
+	return 0
+}
+
+func (x *TransportStatus) GetHeartbeatRttUs() int64 {
+	if x != nil {
+		return x.HeartbeatRttUs
+	}
+	return 0
+}
+
+func (x *TransportStatus) GetSessionWindow() uint64 {
+	if x != nil {
+		return x.SessionWindow
+	}
+	return 0
+}
+
+func (x *TransportStatus) GetSessionInFlight() uint64 {
+	if x != nil {
+		return x.SessionInFlight
+	}
+	return 0
+}
+
+func (x *TransportStatus) GetQueuedBytes() uint64 {
+	if x != nil {
+		return x.QueuedBytes
+	}
+	return 0
+}
+
+func (x *TransportStatus) GetStalledStreams() uint32 {
+	if x != nil {
+		return x.StalledStreams
+	}
+	return 0
+}
+
+func (x *TransportStatus) GetBytesSent() uint64 {
+	if x != nil {
+		return x.BytesSent
+	}
+	return 0
+}
+
+func (x *TransportStatus) GetBytesReceived() uint64 {
+	if x != nil {
+		return x.BytesReceived
+	}
+	return 0
+}
+
+func (x *TransportStatus) GetReconnects() uint64 {
+	if x != nil {
+		return x.Reconnects
+	}
+	return 0
+}
+
+func (x *TransportStatus) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *TransportStatus) GetProcessUptimeMs() int64 {
+	if x != nil {
+		return x.ProcessUptimeMs
 	}
 	return 0
 }
@@ -3256,7 +3386,7 @@ const file_iop_proto_rawDesc = "" +
 	"\x10software_version\x18\t \x01(\tR\x0fsoftwareVersion\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9d\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xba\x02\n" +
 	"\bProvider\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aadapter\x18\x02 \x01(\tR\aadapter\x12\x1a\n" +
@@ -3268,7 +3398,9 @@ const file_iop_proto_rawDesc = "" +
 	"\x10operations_known\x18\x06 \x01(\bR\x0foperationsKnown\x12\x12\n" +
 	"\x04runs\x18\a \x01(\bR\x04runs\x12\x16\n" +
 	"\x06engine\x18\b \x01(\tR\x06engine\x12%\n" +
-	"\x0eengine_version\x18\t \x01(\tR\rengineVersion\"\xdf\x02\n" +
+	"\x0eengine_version\x18\t \x01(\tR\rengineVersion\x12\x1b\n" +
+	"\tin_flight\x18\n" +
+	" \x01(\rR\binFlight\"\xdf\x02\n" +
 	"\x10RegisterResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -3323,23 +3455,29 @@ const file_iop_proto_rawDesc = "" +
 	"\bowned_by\x18\x04 \x01(\tR\aownedBy\x12\x16\n" +
 	"\x06loaded\x18\x05 \x01(\bR\x06loaded\"\f\n" +
 	"\n" +
-	"RefreshAck\"\xc6\x01\n" +
+	"RefreshAck\"\xe5\x01\n" +
 	"\x0eCommandRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12H\n" +
 	"\fcapabilities\x18\x02 \x01(\v2\".iop.tunnel.v1.CapabilitiesCommandH\x00R\fcapabilities\x12R\n" +
-	"\x10transport_status\x18\x03 \x01(\v2%.iop.tunnel.v1.TransportStatusCommandH\x00R\x0ftransportStatusB\x06\n" +
-	"\x04kind\"\x15\n" +
-	"\x13CapabilitiesCommand\"\x18\n" +
-	"\x16TransportStatusCommand\"\xc1\x01\n" +
+	"\x10transport_status\x18\x03 \x01(\v2%.iop.tunnel.v1.TransportStatusCommandH\x00R\x0ftransportStatus\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x04 \x01(\tR\tsessionIdB\x06\n" +
+	"\x04kind\")\n" +
+	"\x13CapabilitiesCommand\x12\x12\n" +
+	"\x04skip\x18\x01 \x01(\rR\x04skip\"\x18\n" +
+	"\x16TransportStatusCommand\"\xe0\x01\n" +
 	"\rCommandResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12?\n" +
 	"\fcapabilities\x18\x03 \x01(\v2\x1b.iop.tunnel.v1.CapabilitiesR\fcapabilities\x12I\n" +
-	"\x10transport_status\x18\x04 \x01(\v2\x1e.iop.tunnel.v1.TransportStatusR\x0ftransportStatus\"\x9e\x01\n" +
+	"\x10transport_status\x18\x04 \x01(\v2\x1e.iop.tunnel.v1.TransportStatusR\x0ftransportStatus\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x05 \x01(\tR\tsessionId\"\xb2\x01\n" +
 	"\fCapabilities\x125\n" +
 	"\tproviders\x18\x01 \x03(\v2\x17.iop.tunnel.v1.ProviderR\tproviders\x12,\n" +
 	"\x06models\x18\x02 \x03(\v2\x14.iop.tunnel.v1.ModelR\x06models\x12)\n" +
-	"\x10software_version\x18\x03 \x01(\tR\x0fsoftwareVersion\"\xe2\x01\n" +
+	"\x10software_version\x18\x03 \x01(\tR\x0fsoftwareVersion\x12\x12\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"\xd9\x04\n" +
 	"\x0fTransportStatus\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -3349,7 +3487,21 @@ const file_iop_proto_rawDesc = "" +
 	"\x0flast_ack_age_ms\x18\x04 \x01(\x03R\flastAckAgeMs\x12\x1f\n" +
 	"\vframes_sent\x18\x05 \x01(\x04R\n" +
 	"framesSent\x12'\n" +
-	"\x0fframes_received\x18\x06 \x01(\x04R\x0eframesReceived\"\xa3\x01\n" +
+	"\x0fframes_received\x18\x06 \x01(\x04R\x0eframesReceived\x12(\n" +
+	"\x10heartbeat_rtt_us\x18\a \x01(\x03R\x0eheartbeatRttUs\x12%\n" +
+	"\x0esession_window\x18\b \x01(\x04R\rsessionWindow\x12*\n" +
+	"\x11session_in_flight\x18\t \x01(\x04R\x0fsessionInFlight\x12!\n" +
+	"\fqueued_bytes\x18\n" +
+	" \x01(\x04R\vqueuedBytes\x12'\n" +
+	"\x0fstalled_streams\x18\v \x01(\rR\x0estalledStreams\x12\x1d\n" +
+	"\n" +
+	"bytes_sent\x18\f \x01(\x04R\tbytesSent\x12%\n" +
+	"\x0ebytes_received\x18\r \x01(\x04R\rbytesReceived\x12\x1e\n" +
+	"\n" +
+	"reconnects\x18\x0e \x01(\x04R\n" +
+	"reconnects\x12\x1a\n" +
+	"\bdraining\x18\x0f \x01(\bR\bdraining\x12*\n" +
+	"\x11process_uptime_ms\x18\x10 \x01(\x03R\x0fprocessUptimeMs\"\xa3\x01\n" +
 	"\x06Revoke\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x19\n" +
 	"\blease_id\x18\x02 \x01(\tR\aleaseId\x12\x15\n" +
