@@ -238,6 +238,7 @@ func (n *nodeSession) becomeReady(ctx context.Context) error {
 	s := n.sup
 	s.mu.Lock()
 	s.seen = max(s.seen, n.generation)
+	former := s.readied
 	s.sessions[n] = true
 	s.mu.Unlock()
 	n.link.metrics.Sessions.Add(1)
@@ -249,7 +250,7 @@ func (n *nodeSession) becomeReady(ctx context.Context) error {
 	})
 	n.link.mu.Lock()
 	n.announceLocked()
-	n.readyAt = time.Now()
+	n.readyAt, n.former = time.Now(), former
 	n.link.urgentLocked(wire.TypeReady, nil, &wire.NodeReadyRequest{ConfigRevision: n.configRevision})
 	n.link.mu.Unlock()
 	select {
@@ -269,6 +270,7 @@ func (n *nodeSession) becomeReady(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	s.current = n
+	s.readied++
 	s.mu.Unlock()
 	s.setStatus(SupervisorStatus{State: StateOnline, Generation: n.generation})
 	return nil

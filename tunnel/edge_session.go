@@ -279,38 +279,6 @@ func (s *NodeSession) Refuse(r *Refusal) {
 	s.link.fail(&EndError{Code: r.Code, Message: r.Message, Run: execution.CodeSessionLost})
 }
 
-// Command asks the Node one of the closed set of questions.
-func (s *NodeSession) Command(ctx context.Context, req *wire.CommandRequest) (*wire.CommandResult, error) {
-	l := &s.link
-	l.mu.Lock()
-	if l.end != nil {
-		l.mu.Unlock()
-		return nil, ErrSessionClosed
-	}
-	if len(s.commands) >= 64 {
-		l.mu.Unlock()
-		return nil, fmt.Errorf("too many commands at once")
-	}
-	s.lastCommand++
-	id := s.lastCommand
-	ch := make(chan *wire.CommandResult, 1)
-	s.commands[id] = ch
-	asked := &wire.CommandRequest{Id: id, Kind: req.Kind}
-	l.urgentLocked(wire.TypeCommand, nil, asked)
-	l.mu.Unlock()
-	select {
-	case result := <-ch:
-		return result, nil
-	case <-l.done:
-		return nil, ErrSessionClosed
-	case <-ctx.Done():
-		l.mu.Lock()
-		delete(s.commands, id)
-		l.mu.Unlock()
-		return nil, ctx.Err()
-	}
-}
-
 // ---- peerEnd
 
 func (s *NodeSession) endSentLocked(*stream) {}

@@ -296,7 +296,9 @@ func (z *nodeFuzz) runFrame(s *script, stream uint32) {
 
 func (z *nodeFuzz) sessionFrame(s *script) {
 	p := z.peer
-	switch s.pick(6) {
+	switch s.pick(7) {
+	case 6: // a command of a kind that nobody has
+		p.frame(wire.TypeCommand, 0, 0, s.skew(), s.bytes())
 	case 0:
 		p.send(wire.TypeRefresh, 0, &wire.Refresh{Id: uint64(s.pick(4)), Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}})
 	case 1:

@@ -1,15 +1,11 @@
 package tunnel
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
-
-	"google.golang.org/protobuf/proto"
 
 	"iop/execution"
 	"iop/tunnel/wire"
@@ -183,50 +179,6 @@ func TestPagesFromANode(t *testing.T) {
 		}
 		p.close()
 	}
-}
-
-// The closed set of commands.
-func TestCommands(t *testing.T) {
-	long := func(i int) string { return fmt.Sprintf("%s%d", strings.Repeat("m", 250), i) }
-	r := newRigWith(t, echo, rigOptions{supervisor: func(cfg *SupervisorConfig) {
-		info := models(1000, long)
-		info.Version = "v1"
-		cfg.Describe = func() *NodeInfo { return info }
-	}})
-	s := r.session()
-	ctx := context.Background()
-	result, err := s.Command(ctx, &wire.CommandRequest{Kind: &wire.CommandRequest_Capabilities{}})
-	if err != nil || result.Capabilities.GetSoftwareVersion() != "v1" || len(result.Capabilities.Providers) != 1 || len(result.Capabilities.Models) < 50 || proto.Size(result) > wire.MaxPayload {
-		t.Errorf("%v: %d models", err, len(result.GetCapabilities().GetModels()))
-	}
-	result, err = s.Command(ctx, &wire.CommandRequest{Kind: &wire.CommandRequest_TransportStatus{}})
-	if err != nil || result.TransportStatus.GetGeneration() != uint64(s.Generation()) || result.TransportStatus.FramesReceived == 0 {
-		t.Errorf("%v: %v", err, result)
-	}
-	if result, err = s.Command(ctx, &wire.CommandRequest{}); err != nil || result.Error == "" {
-		t.Errorf("a command of none of these: %v, %v", err, result)
-	}
-	r.close()
-	if _, err := s.Command(ctx, &wire.CommandRequest{}); !errors.Is(err, ErrSessionClosed) {
-		t.Errorf("after the end: %v", err)
-	}
-
-	e := newEdgeRig(t, nil)
-	p, ns := e.node("n")
-	cancelled, cancel := context.WithCancel(ctx)
-	cancel()
-	for range 100 { // none is kept waiting for
-		if _, err := ns.Command(cancelled, &wire.CommandRequest{}); !errors.Is(err, context.Canceled) {
-			t.Fatalf("a command nobody waits for: %v", err)
-		}
-	}
-	p.send(wire.TypeCommandResult, 0, &wire.CommandResult{Id: 3}) // too late, and of no harm
-	p.send(wire.TypeCommandResult, 0, &wire.CommandResult{Id: 999})
-	if err := ns.Probe(ctx); err != nil {
-		t.Error(err)
-	}
-	p.close()
-	e.close()
 }
 
 // A Node that opens no leases acknowledges what concerns them.

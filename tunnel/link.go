@@ -84,6 +84,7 @@ type link struct {
 	sessionGrant int      // session credit to give back
 	after        []func() // to be called when the lock is released, by the reader
 	end          *EndError
+	traffic      traffic
 
 	beat struct {
 		lastSent uint64
@@ -160,9 +161,11 @@ func (l *link) dispatchLocked(message []byte) error {
 	if l.end != nil {
 		return l.end
 	}
-	frames := uint64(0)
+	frames, received := uint64(0), uint64(len(message))
 	defer func() {
 		l.metrics.FramesReceived.Add(frames)
+		l.traffic.framesReceived += frames
+		l.traffic.bytesReceived += received
 		l.peer.messageReadLocked()
 	}()
 	for {

@@ -45,6 +45,7 @@ type nodeSession struct {
 	dirty     bool   // the inventory changed meanwhile
 	idle      waiters
 	readyAt   time.Time // READY was queued
+	former    uint64    // sessions that the process had before this one
 }
 
 func (s *nodeSession) heartbeatLocked(hb *wire.Heartbeat) {
@@ -133,37 +134,6 @@ func (s *nodeSession) drainFrameLocked(payload []byte) error {
 		close(s.drainAsked)
 	}
 	return nil
-}
-
-// commandLocked answers one of the closed set of questions. What is none of them can't be expressed.
-func (s *nodeSession) commandLocked(payload []byte) error {
-	var c wire.CommandRequest
-	if err := proto.Unmarshal(payload, &c); err != nil {
-		return protocolError("COMMAND: %w", err)
-	}
-	result := &wire.CommandResult{Id: c.Id}
-	switch c.Kind.(type) {
-	case *wire.CommandRequest_Capabilities:
-		info := s.sup.describe()
-		page := firstPage(wireProviders(info.Providers), wireModels(info.Models))
-		result.Capabilities = &wire.Capabilities{
-			Providers:       page.Providers,
-			Models:          page.Models,
-			SoftwareVersion: truncate(info.Version, maxNameBytes),
-		}
-	case *wire.CommandRequest_TransportStatus:
-		result.TransportStatus = &wire.TransportStatus{
-			Generation:     uint64(s.generation),
-			OpenStreams:    uint32(len(s.runs)),
-			UptimeMs:       s.link.now().Sub(s.started).Milliseconds(),
-			LastAckAgeMs:   s.link.now().Sub(s.link.beat.lastAck).Milliseconds(),
-			FramesSent:     s.link.metrics.FramesSent.Load(),
-			FramesReceived: s.link.metrics.FramesReceived.Load(),
-		}
-	default:
-		result.Error = "this Node does not know the command"
-	}
-	return s.link.answerLocked(wire.TypeCommandResult, result)
 }
 
 // revokeLocked takes REVOKE. A Node that opens no leases has nothing to withdraw.

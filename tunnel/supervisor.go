@@ -84,6 +84,7 @@ type Supervisor struct {
 	kick   chan struct{} // one token: look again at once
 	rotate chan struct{} // one token: a session is wanted that begins after now
 	done   chan struct{} // closed when Run has returned
+	began  time.Time
 	// draining ends with startDrain, when Drain is called.
 	draining   context.Context
 	startDrain context.CancelFunc
@@ -96,6 +97,7 @@ type Supervisor struct {
 	current  *nodeSession          // or nil
 	sessions map[*nodeSession]bool // current and those that drain
 	seen     execution.Generation
+	readied  uint64          // sessions that became ready
 	patience context.Context // the first Drain's: how long runs may finish; nil before
 	running  bool
 	wg       sync.WaitGroup // sessions' goroutines
@@ -131,7 +133,8 @@ func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
 		cfg.DialContext = (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext
 	}
 	s := &Supervisor{
-		cfg: cfg, bootID: rand.Text(), budget: newBudget(),
+		began: time.Now(),
+		cfg:   cfg, bootID: rand.Text(), budget: newBudget(),
 		kick: make(chan struct{}, 1), rotate: make(chan struct{}, 1), done: make(chan struct{}),
 		wall:     func() time.Time { return time.Now().Round(0) },
 		sessions: make(map[*nodeSession]bool),

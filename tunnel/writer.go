@@ -75,6 +75,8 @@ func (l *link) writeHolding() (sent bool, err error) {
 	}
 	message, frames := l.fillLocked((*buf)[:0])
 	l.lastWrite = l.now()
+	l.traffic.framesSent += uint64(frames)
+	l.traffic.bytesSent += uint64(len(message))
 	l.mu.Unlock()
 	if len(message) == 0 {
 		return false, nil

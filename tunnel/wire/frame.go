@@ -27,6 +27,8 @@ const (
 	MaxStreams = 4096
 	// MaxEvent bounds one RunEvent: a reader that is given a piece of one holds it until the rest is there.
 	MaxEvent = 1 << 20
+	// MaxSessionID bounds the session_id of a command.
+	MaxSessionID = 256
 	// MaxDetail bounds End.detail.
 	MaxDetail = 512
 	// MaxLease bounds LEASE: a sealed lease is mostly under 2 KiB.
