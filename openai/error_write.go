@@ -162,15 +162,8 @@ func AppendInBandError(dst []byte, k StreamKind, e *Error) []byte {
 // AppendResponsesError appends the two events that end a failed Responses stream: `error`, with its fields flat as
 // the specification has them and nested as the SDKs look for them, then `response.failed`.
 func AppendResponsesError(dst []byte, st ResponseState, e *Error) []byte {
-	dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":"...)
-	dst = strconv.AppendInt(dst, st.NextSeq, 10)
-	dst = append(dst, `,"message":`...)
-	dst = appendString(dst, e.Message)
-	dst = appendParamAndCode(dst, e)
-	dst = append(dst, `,"error":`...)
-	dst = appendErrorObject(dst, e)
-
-	dst = append(dst, "}\n\nevent: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":"...)
+	dst = appendErrorEvent(dst, st.NextSeq, e)
+	dst = append(dst, "event: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":"...)
 	dst = strconv.AppendInt(dst, st.NextSeq+1, 10)
 	dst = append(dst, `,"response":{"id":`...)
 	dst = appendString(dst, st.ID)
@@ -184,4 +177,16 @@ func AppendResponsesError(dst []byte, st ResponseState, e *Error) []byte {
 	dst = appendString(dst, st.Model)
 	dst = append(dst, `,"output":[],"parallel_tool_calls":true,"temperature":null,"tool_choice":"auto","tools":[],"top_p":null,"metadata":{}}}`...)
 	return append(dst, "\n\n"...)
+}
+
+// appendErrorEvent appends the `error` event of a Responses stream.
+func appendErrorEvent(dst []byte, seq int64, e *Error) []byte {
+	dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":"...)
+	dst = strconv.AppendInt(dst, seq, 10)
+	dst = append(dst, `,"message":`...)
+	dst = appendString(dst, e.Message)
+	dst = appendParamAndCode(dst, e)
+	dst = append(dst, `,"error":`...)
+	dst = appendErrorObject(dst, e)
+	return append(dst, "}\n\n"...)
 }

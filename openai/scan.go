@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"math/bits"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -452,40 +453,58 @@ func text(val []byte) string {
 
 // appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD; U+2028 and U+2029 are legal in JSON and stay.
 func appendString(dst []byte, s string) []byte {
+	return append(appendEscaped(append(dst, '"'), s), '"')
+}
+
+// appendEscaped appends the inside of s as a JSON string. It copies runs: most text has nothing to escape.
+func appendEscaped(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
-	dst = append(dst, '"')
-	start := 0 // of what is not written yet and needs no change
+	from := 0
 	for i := 0; i < len(s); {
 		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < 0x7f {
+		if c >= ' ' && c < 0x7f && c != '"' && c != '\\' {
 			i++
 			continue
 		}
-		size := 1
 		if c >= utf8.RuneSelf {
-			var r rune
-			if r, size = utf8.DecodeRuneInString(s[i:]); r != utf8.RuneError || size > 1 {
-				i += size
-				continue
+			r, size := utf8.DecodeRuneInString(s[i:])
+			if r == utf8.RuneError && size == 1 {
+				dst = append(append(dst, s[from:i]...), "\uFFFD"...)
+				from = i + 1
 			}
+			i += size
+			continue
 		}
-		dst = append(dst, s[start:i]...)
-		switch {
-		case c == '"' || c == '\\':
+		dst = append(dst, s[from:i]...)
+		switch c {
+		case '"', '\\':
 			dst = append(dst, '\\', c)
-		case c == '\n':
+		case '\n':
 			dst = append(dst, '\\', 'n')
-		case c == '\t':
+		case '\t':
 			dst = append(dst, '\\', 't')
-		case c == '\r':
+		case '\r':
 			dst = append(dst, '\\', 'r')
-		case c >= utf8.RuneSelf:
-			dst = utf8.AppendRune(dst, utf8.RuneError)
 		default:
 			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 		}
-		i += size
-		start = i
+		i++
+		from = i
 	}
-	return append(append(dst, s[start:]...), '"')
+	return append(dst, s[from:]...)
+}
+
+// appendValue appends a JSON value on one line, so that it can stand in an event stream; null for what is none.
+func appendValue(dst, raw []byte) []byte {
+	if !wellFormed(raw) {
+		return append(dst, "null"...)
+	}
+	if bytes.IndexByte(raw, '\n') < 0 && bytes.IndexByte(raw, '\r') < 0 {
+		return append(dst, raw...)
+	}
+	var line bytes.Buffer
+	if json.Compact(&line, raw) != nil {
+		return append(dst, "null"...)
+	}
+	return append(dst, line.Bytes()...)
 }
