@@ -5,6 +5,7 @@ import (
 	"html/template"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -18,6 +19,11 @@ var functions = template.FuncMap{
 	"clock":   func(v any) string { return timeOf(v).UTC().Format("2006-01-02 15:04:05 UTC") },
 	"pathseg": url.PathEscape,
 	"share":   func(part, whole int) int { return 100 * part / max(whole, 1) },
+	"share64": func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
+	"words":   strings.Fields,
+	"sum":     func(a, b int) int { return a + b },
+	"took":    func(from, to float64) string { return milliseconds(to - from) },
+	"short":   func(id any) string { s := fmt.Sprint(id); return s[:min(len(s), 12)] },
 	"item":    func(page, name, path, label string) navItem { return navItem{path, label, page == name} },
 }
 

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"errors"
 	"html/template"
@@ -43,9 +44,12 @@ type frame struct {
 	Self string
 }
 
+// places says under which item of the navigation a page stands that is none itself.
+var places = map[string]string{"key": "keys", "node": "nodes", "run": "runs"}
+
 // show writes a whole page.
 func (p *pages) show(w http.ResponseWriter, r *http.Request, status int, name string, data any) {
-	p.write(w, status, name, "layout", frame{Page: name, Data: data, Self: r.URL.RequestURI()})
+	p.write(w, status, name, "layout", frame{Page: cmp.Or(places[name], name), Data: data, Self: r.URL.RequestURI()})
 }
 
 // part writes one template of a page, for a browser that replaces a part of it.

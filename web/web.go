@@ -20,16 +20,19 @@ type console struct {
 	log      *slog.Logger
 	sessions sessions
 	pages    *pages
+	history  history
 }
 
 //go:embed assets
 var assets embed.FS
 
 // New returns the console's handler, for everything on the admin listener that is not the API's. Each page but the one
-// to sign in on asks for a session, which the admin token gives.
+// to sign in on asks for a session, which the admin token gives. It reads the Edge's metrics in the background until
+// parts.Done is closed.
 func New(parts admin.Parts) http.Handler {
 	c := &console{parts: parts, api: apiClient{parts.API}, log: parts.Logger, pages: loadPages()}
 	c.sessions.init()
+	go c.sample()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, home, http.StatusSeeOther) })
 	mux.HandleFunc("GET /admin", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, home, http.StatusSeeOther) })
@@ -57,6 +60,16 @@ type page struct {
 func (c *console) routes() []page {
 	return []page{
 		{"GET /admin/{$}", c.overview},
+		{"GET /admin/series", c.series},
+		{"GET /admin/nodes", c.nodes},
+		{"POST /admin/join-tokens", c.createJoinToken},
+		{"POST /admin/join-tokens/{id}/revoke", c.revokeJoinToken},
+		{"GET /admin/nodes/{node}", c.oneNode},
+		{"POST /admin/nodes/{node}/drain", c.switchNode("drain")},
+		{"POST /admin/nodes/{node}/resume", c.switchNode("resume")},
+		{"GET /admin/runs", c.runs},
+		{"GET /admin/runs/{id}", c.oneRun},
+		{"POST /admin/runs/{id}/cancel", c.cancelRun},
 		{"GET /admin/routes", c.routesPage},
 		{"POST /admin/config/reload", c.reloadConfig},
 		{"GET /admin/keys", c.keys},
@@ -71,6 +84,8 @@ func (c *console) routes() []page {
 		{"POST /admin/slots/{slot}/disable", c.switchSlot("disable")},
 		{"POST /admin/slots/{slot}/revoke", c.switchSlot("revoke")},
 		{"POST /admin/slots/{slot}/delete", c.switchSlot("delete")},
+		{"GET /admin/usage", c.usage},
+		{"GET /admin/usage/records", c.usageRecords},
 		{"GET /admin/audit", c.audit},
 	}
 }
