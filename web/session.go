@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"iop/gateway/admin"
 )
 
 const (
@@ -26,7 +28,7 @@ type session struct {
 	until time.Time
 
 	mu         sync.Mutex
-	playground string // a key for the playground, made when it is first wanted; never shown
+	playground admin.Key // of the playground, with its secret, made when it is first wanted; never shown
 }
 
 // sessions are those that are signed in, in memory: a restart signs everybody out.
@@ -137,6 +139,9 @@ func (c *console) signIn(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *console) signOut(w http.ResponseWriter, r *http.Request) {
+	if at := c.sessions.find(r, time.Now()); at != nil {
+		c.closePlayground(r.Context(), at)
+	}
 	c.sessions.end(r)
 	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/admin", MaxAge: -1, HttpOnly: true, Secure: true, SameSite: http.SameSiteStrictMode})
 	http.Redirect(w, r, "/admin/sign-in", http.StatusSeeOther)

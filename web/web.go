@@ -86,6 +86,8 @@ func (c *console) routes() []page {
 		{"POST /admin/slots/{slot}/delete", c.switchSlot("delete")},
 		{"GET /admin/usage", c.usage},
 		{"GET /admin/usage/records", c.usageRecords},
+		{"GET /admin/playground", c.playground},
+		{"POST /admin/playground/chat", c.chat},
 		{"GET /admin/audit", c.audit},
 	}
 }
