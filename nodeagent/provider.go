@@ -33,6 +33,8 @@ type provider struct {
 	// Places: how many runs may be and are under way.
 	capacity atomic.Int64
 	inUse    atomic.Int64
+	// ollamaCalls are the operator's calls of the Ollama API under way, which take no place.
+	ollamaCalls atomic.Int32
 
 	// key is what the provider wants to see, nil if nothing. It is replaced when its file changes.
 	key atomic.Pointer[credential]
@@ -245,6 +247,7 @@ func (p *provider) describe() (tunnel.ProviderInfo, []tunnel.ModelInfo) {
 		ID:       p.spec.ID,
 		Adapter:  engine.traits().adapter,
 		Capacity: int(p.capacity.Load()),
+		InFlight: int(p.inUse.Load()),
 		Health:   p.state.health,
 	}
 	models := make([]tunnel.ModelInfo, len(p.state.models))

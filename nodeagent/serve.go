@@ -37,6 +37,10 @@ func (a *Agent) ServeRun(ctx context.Context, r *tunnel.NodeRun) { a.serve(ctx, 
 
 // serve executes one run on the caller's goroutine.
 func (a *Agent) serve(ctx context.Context, r run) {
+	if r.Open().GetOllama() != nil {
+		a.serveOllama(ctx, r)
+		return
+	}
 	begin := time.Now()
 	e, refusal := a.admit(r)
 	if refusal != nil {

@@ -72,13 +72,11 @@ func BenchmarkUsage(b *testing.B) {
 		"one-day":            {From: at.AddDate(0, 0, 30), To: at.AddDate(0, 0, 31), By: []Dimension{ByModel}},
 	} {
 		b.Run(name, func(b *testing.B) {
-			before := cpu(b)
 			for b.Loop() {
 				if _, err := s.UsageSummary(b.Context(), q); err != nil {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 		})
 	}
 	b.Run("export", func(b *testing.B) {
