@@ -92,7 +92,7 @@ func (v Value) Empty() bool {
 func AppendString(dst []byte, s string) []byte { return appendString(dst, s) }
 
 // IsObject reports whether b is exactly one well-formed JSON object, with white space around it at most.
-func IsObject[T string | []byte](b T) bool {
+func IsObject[T ~string | ~[]byte](b T) bool {
 	data := []byte(b)
 	for i := range data {
 		switch data[i] {
