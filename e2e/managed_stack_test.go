@@ -43,6 +43,15 @@ func managedRoutes(targets ...string) string {
 // newManaged starts everything but Nodes.
 func newManaged(t *testing.T, routes string, simArgs ...string) *managed {
 	t.Helper()
+	m := prepareManaged(t, routes, simArgs...)
+	m.startManagedEdge()
+	m.fillSlot()
+	return m
+}
+
+// prepareManaged starts the provider, and makes what an Edge needs.
+func prepareManaged(t *testing.T, routes string, simArgs ...string) *managed {
+	t.Helper()
 	m := &managed{stack: &stack{t: t, state: "sqlite://" + filepath.Join(t.TempDir(), "iop.db")}, dir: t.TempDir(), tunnel: freePort(t)}
 	m.ca, m.file = filepath.Join(m.dir, "ca"), filepath.Join(m.dir, "iop.yaml")
 	m.url, m.admin = "http://"+freePort(t), "http://"+freePort(t)
@@ -56,10 +65,14 @@ func newManaged(t *testing.T, routes string, simArgs ...string) *managed {
 	}
 	writeRoutes(t, m.file, routes)
 	m.sim = m.startSim(append([]string{"--api-key", firstValue, "--slots", "64"}, simArgs...)...)
-	m.startManagedEdge()
+	return m
+}
+
+// fillSlot puts the provider's key into the slot.
+func (m *managed) fillSlot() {
+	m.t.Helper()
 	m.change("PUT", "/profiles/sim", map[string]any{"header": "authorization-bearer", "base_urls": []string{m.sim.url}}, nil)
 	m.change("PUT", "/slots/openai", map[string]string{"profile": "sim", "value": firstValue}, nil)
-	return m
 }
 
 func (m *managed) path(name string) string { return filepath.Join(m.dir, name) }

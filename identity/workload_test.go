@@ -6,103 +6,46 @@ import (
 	"crypto/x509"
 	"errors"
 	"log/slog"
-	"net"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"iop/identity/workloadtest"
 )
 
 // agent is a Workload API server that says what a test wants, over the real protocol on a real socket.
 type agent struct {
-	workload.UnimplementedSpiffeWorkloadAPIServer
-	t      *testing.T
-	path   string
-	server *grpc.Server
-	served chan struct{} // closed when the server has ended
-
-	mu      sync.Mutex
-	answer  *workload.X509SVIDResponse // guarded by mu
-	refusal error                      // guarded by mu; given in place of an answer where it is not nil
-	changed chan struct{}              // guarded by mu; closed and replaced
+	*workloadtest.Agent
+	t *testing.T
 }
 
 func newAgent(t *testing.T) *agent {
-	a := &agent{t: t, path: filepath.Join(t.TempDir(), "agent.sock"), changed: make(chan struct{})}
+	a := &agent{workloadtest.New(filepath.Join(t.TempDir(), "agent.sock")), t}
 	t.Cleanup(a.stop)
 	return a
 }
 
-func (a *agent) address() string { return "unix://" + a.path }
+func (a *agent) address() string { return a.Address() }
 
 func (a *agent) start() {
 	a.t.Helper()
-	listener, err := net.Listen("unix", a.path)
-	if err != nil {
+	if err := a.Start(); err != nil {
 		a.t.Fatal(err)
 	}
-	a.server, a.served = grpc.NewServer(), make(chan struct{})
-	workload.RegisterSpiffeWorkloadAPIServer(a.server, a)
-	go func() {
-		defer close(a.served)
-		a.server.Serve(listener)
-	}()
 }
 
-func (a *agent) stop() {
-	if a.server != nil {
-		a.server.Stop()
-		<-a.served
-		a.server = nil
-	}
-}
+func (a *agent) stop() { a.Stop() }
 
 // give makes the agent send SVIDs, and bundles of everybody's trust domain.
-func (a *agent) give(roots []*signed, svids ...*workload.X509SVID) {
-	for _, s := range svids {
-		s.Bundle = concat(roots)
+func (a *agent) give(roots []*signed, svids ...workloadtest.SVID) {
+	for i := range svids {
+		svids[i].Roots = concat(roots)
 	}
-	a.say(&workload.X509SVIDResponse{Svids: svids}, nil)
-}
-
-func (a *agent) say(answer *workload.X509SVIDResponse, refusal error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.answer, a.refusal = answer, refusal
-	close(a.changed)
-	a.changed = make(chan struct{})
-}
-
-// FetchX509SVID is the method of the protocol.
-func (a *agent) FetchX509SVID(_ *workload.X509SVIDRequest, stream workload.SpiffeWorkloadAPI_FetchX509SVIDServer) error {
-	if md, _ := metadata.FromIncomingContext(stream.Context()); len(md.Get("workload.spiffe.io")) != 1 {
-		return status.Error(codes.InvalidArgument, "security header missing")
-	}
-	for {
-		a.mu.Lock()
-		answer, refusal, changed := a.answer, a.refusal, a.changed
-		a.mu.Unlock()
-		if refusal != nil {
-			return refusal
-		}
-		if answer != nil {
-			if err := stream.Send(answer); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-changed:
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		}
-	}
+	a.Give(svids...)
 }
 
 func concat(certificates []*signed) (raw []byte) {
@@ -112,7 +55,7 @@ func concat(certificates []*signed) (raw []byte) {
 	return raw
 }
 
-func svid(t *testing.T, chain ...*signed) *workload.X509SVID {
+func svid(t *testing.T, chain ...*signed) workloadtest.SVID {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(chain[0].key)
 	if err != nil {
@@ -122,7 +65,7 @@ func svid(t *testing.T, chain ...*signed) *workload.X509SVID {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &workload.X509SVID{SpiffeId: names[0], X509Svid: concat(chain), X509SvidKey: key}
+	return workloadtest.SVID{ID: names[0], Chain: concat(chain), Key: key}
 }
 
 func openWorkload(t *testing.T, a *agent, id ID, log *bytes.Buffer) *Workload {
@@ -248,7 +191,7 @@ func TestWorkloadSaysNo(t *testing.T) {
 	a.give([]*signed{ca}, svid(t, first))
 	until(t, w, "the certificate again", has(w, first))
 
-	a.say(nil, status.Error(codes.PermissionDenied, "no identity issued"))
+	a.Refuse(status.Error(codes.PermissionDenied, "no identity issued"))
 	until(t, w, "no certificate: permission denied", gone)
 	a.give([]*signed{ca}, svid(t, first))
 	until(t, w, "the certificate once more", has(w, first))
@@ -266,11 +209,11 @@ func TestWorkloadBadUpdates(t *testing.T) {
 	serving := leafOf(nodeID)
 	serving.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	garbled := svid(t, first)
-	garbled.X509Svid = []byte("nothing")
+	garbled.Chain = []byte("nothing")
 	for _, bad := range []struct {
 		name  string
 		roots []*signed
-		svid  *workload.X509SVID
+		svid  workloadtest.SVID
 	}{
 		{"signed by another authority", []*signed{ca}, svid(t, sign(other, leafOf(nodeID)))},
 		{"for another usage", []*signed{ca}, svid(t, sign(ca, serving))},
@@ -297,9 +240,9 @@ func TestWorkloadNeverReady(t *testing.T) {
 		say   func()
 		fault string
 	}{
-		{func() { a.say(nil, nil) }, "no answer"},
+		{func() { a.Refuse(nil) }, "no answer"},
 		{func() { a.give([]*signed{ca}, svid(t, sign(ca, leafOf(edgeID)))) }, "not among them"},
-		{func() { a.say(nil, status.Error(codes.PermissionDenied, "no identity issued")) }, "no identity for this process"},
+		{func() { a.Refuse(status.Error(codes.PermissionDenied, "no identity issued")) }, "no identity for this process"},
 	} {
 		test.say()
 		if _, err := OpenWorkload(t.Context(), config); err == nil || !strings.Contains(err.Error(), test.fault) || !errors.Is(err, context.DeadlineExceeded) {
