@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync/atomic"
 	"time"
 
@@ -224,6 +225,17 @@ func (d *database) locked(ctx context.Context, f func(*sql.Tx) error) error {
 	}
 	return tx.Commit()
 }
+
+// inOrder is a query whose parameters stand in it once each and in their order, written as the engine binds them with the
+// least ado: SQLite's driver reads the name of each that has one, for every row.
+func (d *database) inOrder(query string) string {
+	if d.dialect != goose.DialectSQLite3 {
+		return query
+	}
+	return parameter.ReplaceAllString(query, "?")
+}
+
+var parameter = regexp.MustCompile(`\$[0-9]+`)
 
 // eachRow calls write for n rows of a transaction. The context is looked at between rows, and what write gets is never done:
 // else a goroutine would wait for that for each row, which costs as much as half the row.

@@ -4,16 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/pressly/goose/v3"
 )
 
 func TestUpdateKey(t *testing.T) {
@@ -155,33 +149,12 @@ const oldKey = `INSERT INTO api_keys (id, digest, pepper_version, name, owner, r
 // adds afterwards has the defaults too.
 func TestStateOfOlderVersion(t *testing.T) {
 	ctx, url := t.Context(), fileURL(t)
-	path := strings.TrimPrefix(url, "sqlite://")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	old, err := openSQLiteFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		t.Fatal(err)
-	}
-	provider, err := goose.NewProvider(old.dialect, old.write.DB, files, goose.WithTableName(schemaTable))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := provider.UpTo(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	old := openAtVersion(t, url, 1)
 	if _, err := old.write.Exec(oldKey, "before00"); err != nil {
 		t.Fatal(err)
 	}
 	s := openURL(t, url)
 	if _, err := old.write.Exec(oldKey, "after000"); err != nil {
-		t.Error(err)
-	}
-	if err := old.close(); err != nil {
 		t.Error(err)
 	}
 	for _, id := range []KeyID{"before00", "after000"} {

@@ -60,7 +60,7 @@ func (s *Store) AddUsage(ctx context.Context, records []UsageRecord) error {
 		}
 	}
 	for batch := range slices.Chunk(records, usageBatch) {
-		err := s.db.locked(ctx, func(tx *sql.Tx) error { return addUsage(ctx, tx, batch) })
+		err := s.db.locked(ctx, func(tx *sql.Tx) error { return addUsage(ctx, tx, s.db.inOrder(insertUsage), batch) })
 		if err != nil {
 			return fmt.Errorf("add usage of %d runs: %w", len(records), err)
 		}
@@ -74,32 +74,18 @@ type keyMonth struct {
 	month int64
 }
 
-func addUsage(ctx context.Context, tx *sql.Tx, records []UsageRecord) error {
-	insert, err := tx.PrepareContext(ctx, insertUsage)
+func addUsage(ctx context.Context, tx *sql.Tx, insert string, records []UsageRecord) error {
+	w := usageWriter{tx: tx, sources: make(map[usageNames]*usageSource), months: make(map[keyMonth]int64)}
+	var err error
+	if w.insert, err = tx.PrepareContext(ctx, insert); err != nil {
+		return err
+	}
+	defer w.insert.Close()
+	err = eachRow(ctx, len(records), func(ctx context.Context, i int) error { return w.add(ctx, &records[i]) })
 	if err != nil {
 		return err
 	}
-	defer insert.Close()
-	sums := make(map[keyMonth]int64)
-	err = eachRow(ctx, len(records), func(ctx context.Context, i int) error {
-		row := newUsageRow(&records[i])
-		result, err := insert.ExecContext(ctx, row.args()...)
-		if err != nil {
-			return err
-		}
-		added, err := result.RowsAffected()
-		if err != nil {
-			return err
-		}
-		if added > 0 && row.Key != "" {
-			sums[keyMonth{row.Key, row.day / 100}] += row.Usage.Input + row.Usage.Output
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return addMonths(ctx, tx, sums)
+	return addMonths(ctx, tx, w.months)
 }
 
 // addMonths adds to the sums, in one order everywhere, so that two Edges don't wait for each other in a circle.
@@ -119,47 +105,6 @@ func addMonths(ctx context.Context, tx *sql.Tx, sums map[keyMonth]int64) error {
 		}
 	}
 	return nil
-}
-
-// usageRow is a record as the database has it.
-type usageRow struct {
-	UsageRecord
-	started, day                int64
-	queue, firstToken, duration int64
-}
-
-func newUsageRow(record *UsageRecord) *usageRow {
-	row := &usageRow{UsageRecord: *record, started: max(millis(record.Started), 0)}
-	row.day = dayOf(time.UnixMilli(row.started))
-	row.queue, row.firstToken, row.duration = micros(record.Queue), micros(record.FirstToken), micros(record.Duration)
-	for _, count := range []*int64{&row.Usage.Input, &row.Usage.Output, &row.Usage.Cached, &row.Usage.Reasoning} {
-		*count = min(max(*count, 0), MaxRunTokens)
-	}
-	return row
-}
-
-// args are the values of usageColumns.
-func (r *usageRow) args() []any {
-	return []any{
-		usageText(string(r.Run)), r.started, r.day, usageText(string(r.Key)), usageText(r.Principal), usageText(r.Route),
-		usageText(r.Operation), usageText(string(r.Node)), usageText(string(r.Provider)), usageText(r.Model),
-		int64(r.Outcome), int64(r.Code), int64(r.Status), int64(r.Attempts), flag(r.Stream),
-		r.queue, r.firstToken, r.duration,
-		r.Usage.Input, r.Usage.Output, r.Usage.Cached, r.Usage.Reasoning, flag(r.Usage.Known), flag(r.Usage.Estimated),
-	}
-}
-
-// scanUsage reads a row of usageColumns.
-func scanUsage(rows *sql.Rows) (UsageRecord, error) {
-	var r usageRow
-	var stream, known, estimated int64
-	err := rows.Scan(&r.Run, &r.started, &r.day, &r.Key, &r.Principal, &r.Route, &r.Operation, &r.Node, &r.Provider,
-		&r.Model, &r.Outcome, &r.Code, &r.Status, &r.Attempts, &stream, &r.queue, &r.firstToken, &r.duration,
-		&r.Usage.Input, &r.Usage.Output, &r.Usage.Cached, &r.Usage.Reasoning, &known, &estimated)
-	r.Started = fromMillis(r.started)
-	r.Queue, r.FirstToken, r.Duration = fromMicros(r.queue), fromMicros(r.firstToken), fromMicros(r.duration)
-	r.Stream, r.Usage.Known, r.Usage.Estimated = stream != 0, known != 0, estimated != 0
-	return r.UsageRecord, err
 }
 
 // usageText is a name as every database can keep it.
@@ -227,6 +172,9 @@ const (
 // how many it deleted, also when an error or the context ended it early. The monthly sums stay.
 func (s *Store) PruneUsage(ctx context.Context, before time.Time) (int64, error) {
 	deleted, err := s.prune(ctx, pruneUsage, before)
+	if err == nil {
+		_, err = s.db.write.ExecContext(ctx, pruneSources, dayOf(before), millis(before))
+	}
 	if err != nil {
 		return deleted, fmt.Errorf("prune usage: %w", err)
 	}

@@ -47,17 +47,18 @@ const (
 // the place reads it as that.
 var dimensions = [...]struct {
 	name, column string
+	ofSource     bool // the column is one of usage_sources
 	place        func(*UsageRow) any
 }{
-	ByKey:       {"key", `key_id`, func(r *UsageRow) any { return &r.Key }},
-	ByPrincipal: {"principal", `principal`, func(r *UsageRow) any { return &r.Principal }},
-	ByRoute:     {"route", `route`, func(r *UsageRow) any { return &r.Route }},
-	ByModel:     {"model", `model`, func(r *UsageRow) any { return &r.Model }},
-	ByNode:      {"node", `node`, func(r *UsageRow) any { return &r.Node }},
-	ByProvider:  {"provider", `provider`, func(r *UsageRow) any { return &r.Provider }},
-	ByOutcome:   {"outcome", `outcome`, func(r *UsageRow) any { return (*outcomeColumn)(&r.Outcome) }},
-	ByDay:       {"day", `day`, func(r *UsageRow) any { return (*dayColumn)(&r.Day) }},
-	ByMonth:     {"month", `day / 100`, func(r *UsageRow) any { return (*dayColumn)(&r.Month) }},
+	ByKey:       {"key", `key_id`, true, func(r *UsageRow) any { return &r.Key }},
+	ByPrincipal: {"principal", `principal`, true, func(r *UsageRow) any { return &r.Principal }},
+	ByRoute:     {"route", `route`, true, func(r *UsageRow) any { return &r.Route }},
+	ByModel:     {"model", `model`, true, func(r *UsageRow) any { return &r.Model }},
+	ByNode:      {"node", `node`, true, func(r *UsageRow) any { return &r.Node }},
+	ByProvider:  {"provider", `provider`, true, func(r *UsageRow) any { return &r.Provider }},
+	ByOutcome:   {"outcome", `outcome`, false, func(r *UsageRow) any { return (*outcomeColumn)(&r.Outcome) }},
+	ByDay:       {"day", `day`, false, func(r *UsageRow) any { return (*dayColumn)(&r.Day) }},
+	ByMonth:     {"month", `day / 100`, false, func(r *UsageRow) any { return (*dayColumn)(&r.Month) }},
 }
 
 // String returns the dimension's name as commands and the admin API have it.
@@ -142,26 +143,28 @@ func (q *UsageQuery) where() (string, []any) {
 	if !q.To.IsZero() {
 		until = millis(q.To)
 	}
-	text, args := usageFrom, []any{millis(q.From), until}
-	return text, args
+	return usageBetween, []any{millis(q.From), until}
 }
 
 // filters are the conditions for names; the arguments are numbered from those that are there on.
 func (q *UsageQuery) filters(args []any) (string, []any) {
-	var text strings.Builder
+	var conditions []string
 	for _, filter := range []struct{ column, value string }{
 		{`key_id`, string(q.Key)}, {`principal`, q.Principal}, {`route`, q.Route}, {`node`, string(q.Node)},
 	} {
 		if filter.value != "" {
 			args = append(args, usageText(filter.value))
-			text.WriteString(` AND ` + filter.column + ` = $` + strconv.Itoa(len(args)))
+			conditions = append(conditions, filter.column+` = $`+strconv.Itoa(len(args)))
 		}
 	}
-	return text.String(), args
+	if len(conditions) == 0 {
+		return "", args
+	}
+	return usageOfSources + strings.Join(conditions, ` AND `) + `)`, args
 }
 
 // UsageSummary adds up the records, a row for each combination of what By names that there is, in the order of those.
-// It goes through all records of the time (or of the key in it), a few seconds for a million. Two run at once, others
+// It goes through all records of the time, whatever is asked of them, a second or two for a million. Two run at once, others
 // wait. ErrUsageTooMany if there would be too many rows.
 func (s *Store) UsageSummary(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
 	query, args, err := q.summary()
@@ -184,26 +187,46 @@ func (s *Store) UsageSummary(ctx context.Context, q UsageQuery) ([]UsageRow, err
 	return rows, nil
 }
 
-// summary composes the query of a summary.
+// summary composes the query of a summary. Runs are summed up by source first, of which there are few, and their names
+// come in with those sums.
 func (q *UsageQuery) summary() (string, []any, error) {
-	var columns, order strings.Builder
+	var columns, inner, order []string
+	named := false
 	for i, d := range q.By {
 		if !d.valid() {
 			return "", nil, fault("by", "%v is no dimension", d)
 		}
-		columns.WriteString(dimensions[d].column + `, `)
-		if i > 0 {
-			order.WriteString(`, `)
+		column := dimensions[d].column
+		if dimensions[d].ofSource {
+			named = true
+			columns = append(columns, column)
+		} else {
+			columns = append(columns, d.String())
+			inner = append(inner, column+` AS `+d.String())
 		}
-		order.WriteString(strconv.Itoa(i + 1))
+		order = append(order, strconv.Itoa(i+1))
 	}
 	where, args := q.where()
 	filters, args := q.filters(args)
-	query := `SELECT ` + columns.String() + usageSums + where + filters
+	runs := usageFrom + where + filters
+	query := selectGrouped(inner, usageSums, runs)
+	if named {
+		sums := selectGrouped(append(inner, `source`), usageSums, runs)
+		query = selectGrouped(columns, usageSumsOfSums, ` FROM (`+sums+`) AS sums`+usageSources)
+	}
 	if len(q.By) > 0 {
-		query += ` GROUP BY ` + order.String() + ` ORDER BY ` + order.String()
+		query += ` ORDER BY ` + strings.Join(order, `, `)
 	}
 	return query + ` LIMIT ` + strconv.Itoa(maxUsageRows+1), args, nil
+}
+
+// selectGrouped sums up a row for each combination of columns.
+func selectGrouped(columns []string, sums, from string) string {
+	query := `SELECT ` + strings.Join(append(columns, sums), `, `) + from
+	for i := range columns {
+		query += [...]string{` GROUP BY `, `, `}[min(i, 1)] + strconv.Itoa(i+1)
+	}
+	return query
 }
 
 func (q *UsageQuery) scanSummary(rows *sql.Rows) (UsageRow, error) {
@@ -227,7 +250,7 @@ func (s *Store) EachUsage(ctx context.Context, q UsageQuery, each func(UsageReco
 	where, args := q.where()
 	after, first := []any{int64(-1), ""}, len(args)
 	filters, args := q.filters(append(args, after...))
-	query := `SELECT ` + usageColumns + where + usageAfter + filters + usageOrder + strconv.Itoa(usagePage)
+	query := `SELECT ` + usageColumns + usageFrom + usageSources + where + usageAfter + filters + usageOrder + strconv.Itoa(usagePage)
 	for {
 		page, err := queryAll(ctx, s.db.read, scanUsage, query, args...)
 		if err != nil {
