@@ -9,11 +9,13 @@ import (
 // chatRenderer writes Chat Completions chunks, and the whole object. Each chunk is one of a few forms with the prebuilt
 // head before it: an event costs copying, and no allocation.
 type chatRenderer struct {
-	spec    RenderSpec
-	id      string
-	head    []byte // data: {"id":...,"choices":[{"index":
-	tail    string // what closes a chunk behind its choices
-	choices []chatChoice
+	spec RenderSpec
+	id   string
+	head []byte // data: {"id":...,"choices":[{"index":
+	tail string // what closes a chunk behind its choices
+	// What stands around a piece of text of the first choice, which nearly all events are.
+	textHead, textTail string
+	choices            []chatChoice
 }
 
 // chatChoice is how far a choice has come.
@@ -28,6 +30,8 @@ func newChatRenderer(spec RenderSpec, choices int) *chatRenderer {
 		r.tail = "],\"usage\":null}\n\n"
 	}
 	r.head = append(r.chunk(nil), `{"index":`...)
+	r.textHead = string(append(r.delta(nil, 0), `"content":"`...))
+	r.textTail = `"},"logprobs":null,"finish_reason":null}` + r.tail
 	r.choices = make([]chatChoice, 0, min(choices, execution.MaxChoices))
 	return r
 }
@@ -65,6 +69,9 @@ func (r *chatRenderer) Event(dst []byte, e *execution.Event) []byte {
 	}
 	switch e.Kind {
 	case execution.EventText:
+		if e.Choice == 0 && e.Logprobs == nil {
+			return append(appendEscaped(append(dst, r.textHead...), e.Text), r.textTail...)
+		}
 		dst = r.delta(dst, e.Choice)
 		dst = append(dst, `"content":"`...)
 		dst = appendEscaped(dst, e.Text)

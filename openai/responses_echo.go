@@ -17,6 +17,7 @@ func (r *responsesRequest) echo(in *execution.Input) []byte {
 	w.raw("store", "false")
 	w.raw("previous_response_id", "null")
 	w.raw("truncation", `"disabled"`)
+	w.raw("access_programs", "null") // OpenAI's own, but its schema wants the member
 	w.text("instructions", r.Instructions)
 	w.integer("max_output_tokens", r.MaxOutputTokens, "null")
 	w.integer("max_tool_calls", r.MaxToolCalls, "null")
