@@ -36,6 +36,7 @@ func (r *nullRun) Lease(context.Context) ([]byte, error) {
 }
 func (r *nullRun) Head(*wire.Head) error        { return nil }
 func (r *nullRun) End(t execution.Terminal)     { r.end = t }
+func (r *nullRun) Events(p []byte) error        { r.out += len(p); return nil }
 func (r *nullRun) Write(p []byte, _ bool) error { r.out += len(p); return nil }
 
 func benchAgent(b *testing.B, h http.HandlerFunc) *Agent {

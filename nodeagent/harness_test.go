@@ -138,6 +138,9 @@ func (r *fakeRun) Write(p []byte, border bool) error {
 	return nil
 }
 
+// Events takes events as Write takes bytes.
+func (r *fakeRun) Events(p []byte) error { return r.Write(p, true) }
+
 func (r *fakeRun) End(t execution.Terminal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -113,7 +113,11 @@ func (l *loan) expectation(e *exchange, req *http.Request, body []byte) (lease.E
 	if v := req.Header["Content-Type"]; len(v) > 0 {
 		contentType = v[0]
 	}
-	digest, err := lease.RequestDigest(e.target.op.Method, e.target.op.UpstreamPath, contentType, sha256.Sum256(body))
+	method, path := e.target.op.Method, e.target.op.UpstreamPath
+	if e.norm != nil { // what was sealed is the run's input: the request is made of it here
+		method, path, contentType = lease.RunMethod, lease.RunPath, lease.RunType
+	}
+	digest, err := lease.RequestDigest(method, path, contentType, sha256.Sum256(body))
 	if err != nil {
 		return lease.Expectation{}, err
 	}
@@ -155,6 +159,9 @@ func (l *loan) finish(e *exchange) {
 	e.header = nil
 	if e.scrub != nil {
 		e.scrub.wipe()
+	}
+	if e.norm != nil && e.norm.scrub != nil {
+		e.norm.scrub.wipe()
 	}
 	e.key.wipe()
 }

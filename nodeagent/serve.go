@@ -24,6 +24,7 @@ type run interface {
 	Phase(p execution.Phase)
 	Head(h *wire.Head) error
 	Write(p []byte, border bool) error
+	Events(p []byte) error
 	End(t execution.Terminal)
 }
 
@@ -69,8 +70,11 @@ type refused struct {
 func (a *Agent) admit(r run) (*exchange, *refused) {
 	open := r.Open()
 	req := open.GetProviderTunnel()
+	if open.GetRun() != nil {
+		req = tunnelRequest(open.GetRun())
+	}
 	if req == nil {
-		return nil, &refused{execution.CodeUnsupported, "this Node runs provider tunnels only"}
+		return nil, &refused{execution.CodeUnsupported, "this Node knows no runs of that kind"}
 	}
 	p := (*a.providers.Load())[execution.ProviderID(req.GetProvider())]
 	if p == nil {
@@ -82,22 +86,26 @@ func (a *Agent) admit(r run) (*exchange, *refused) {
 	if refusal := a.refuseLease(r, open, p); refusal != nil {
 		return nil, refusal
 	}
-	t := p.targetOf(req.GetOperation())
-	if t == nil {
+	e := &exchange{p: p, run: r, open: open, req: req}
+	if open.GetRun() != nil {
+		if !e.normalize(open.GetRun()) {
+			return nil, &refused{execution.CodeUnsupported, "no adapter for the provider's protocol"}
+		}
+	} else if e.target = p.targetOf(req.GetOperation()); e.target == nil {
 		return nil, &refused{execution.CodeUnsupported, "no operation of that name"}
 	}
 	if open.GetBodyLength() > maxBodyLength {
 		return nil, &refused{execution.CodeBadRequest, "the announced body is too long"}
 	}
-	key := p.key.Load()
-	header, err := requestHeader(req.GetHeaders(), key)
-	if err != nil {
+	var err error
+	e.key = p.key.Load()
+	if e.header, err = requestHeader(req.GetHeaders(), e.key); err != nil {
 		return nil, &refused{execution.CodeBadRequest, err.Error()}
 	}
 	if !p.acquire() {
 		return nil, &refused{execution.CodeCapacity, "every place of the provider is taken"}
 	}
-	e := &exchange{p: p, target: t, run: r, open: open, req: req, header: header, key: key, holds: true}
+	e.holds = true
 	if open.GetExpectsLease() {
 		e.loan = &loan{log: a.log, keeper: r.Keeper().(*keeper)}
 	}
@@ -107,13 +115,14 @@ func (a *Agent) admit(r run) (*exchange, *refused) {
 // exchange is one run's HTTP exchange with a provider. It belongs to ServeRun's goroutine.
 type exchange struct {
 	p      *provider
-	target *target
+	target *target // nil of a normalized run before its request is made
 	run    run
 	open   *wire.Open
 	req    *wire.ProviderTunnelRequest
 	header http.Header
 	key    *credential // nil if the provider wants none, or before the lease that brings it is open
 	loan   *loan       // nil without a lease
+	norm   *normalized // nil of a raw exchange
 
 	runCtx  context.Context // the run's, of the tunnel
 	ctx     context.Context // of the provider's request
@@ -180,6 +189,11 @@ func (e *exchange) release() {
 // relay calls the provider and passes its answer on. It returns the run's one terminal.
 func (e *exchange) relay(buf []byte) execution.Terminal {
 	e.phase = execution.PhaseAdmitted
+	if e.norm != nil {
+		if t, over := e.norm.prepare(); over {
+			return t
+		}
+	}
 	req := e.target.request.WithContext(e.ctx)
 	req.Header = e.header
 	body, err := e.attachBody(req, int64(e.open.GetBodyLength()))
@@ -211,6 +225,9 @@ func (e *exchange) relay(buf []byte) execution.Terminal {
 		return e.failed(execution.CodeProviderRedirect, "the provider answered with a redirect, status "+resp.Status)
 	case resp.StatusCode < 200:
 		return e.failed(execution.CodeProviderError, "the provider switched protocols, status "+resp.Status)
+	}
+	if e.norm != nil {
+		return e.norm.pass(buf)
 	}
 	return e.passAnswer(buf)
 }

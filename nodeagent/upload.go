@@ -53,8 +53,13 @@ func (u *upload) detach() {
 }
 
 // attachBody gives the request its body: in one piece where it has arrived or soon will, else as it arrives. With a
-// lease it is always in one piece, which is returned.
+// lease it is always in one piece, which is returned; so is the input of a normalized run, of which the request's body was made.
 func (e *exchange) attachBody(req *http.Request, length int64) (body []byte, err error) {
+	if e.norm != nil {
+		body := e.norm.request.Body
+		req.ContentLength = int64(len(body))
+		return e.norm.input, attachWhole(req, body, req.ContentLength, e.loan == nil)
+	}
 	req.ContentLength = length
 	if e.loan != nil {
 		if body, err = e.wholeBody(length); err != nil {

@@ -19,6 +19,9 @@ type Adapter interface {
 type Spec struct {
 	Model        string // the provider's name of it
 	WithoutUsage bool   // the provider refuses to be asked for usage
+	// Hosted says that the provider is the company's own service, by whose name the protocol goes: it knows what is new in
+	// the protocol, refuses what was replaced, and knows nothing that engines have added to it.
+	Hosted bool
 }
 
 // Request is an HTTP request to the provider, always a POST with a JSON body, whose answer is a stream.
@@ -36,6 +39,9 @@ type Reader interface {
 	Push(p []byte, emit func(*execution.Event) error) (done bool, err error)
 	// End is called when the body ended without done. An error means that the answer was cut off (*StreamError).
 	End(emit func(*execution.Event) error) error
+	// Progress returns a number that changes with each push that brought bytes of the answer, and not with comments that
+	// only keep the connection.
+	Progress() int64
 	// Usage is what is known of the run's usage so far: the provider's word, or where there was none and something had
 	// come, an estimate.
 	Usage() execution.Usage

@@ -1,0 +1,235 @@
+package ollama
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"iop/execution"
+	"iop/nodeagent/adapter"
+	"iop/openai"
+)
+
+// Reader implements adapter.Adapter.
+func (protocol) Reader(adapter.Spec) adapter.Reader { return &reader{} }
+
+// reader reads the lines of a chat.
+type reader struct {
+	lines   adapter.LineSplitter
+	meter   adapter.Meter
+	usual   adapter.Template
+	usualAs execution.EventKind
+	started bool
+	calls   int
+	over    bool
+	emit    func(*execution.Event) error // of the present call
+	event   execution.Event
+}
+
+// Push implements adapter.Reader.
+func (r *reader) Push(p []byte, emit func(*execution.Event) error) (bool, error) {
+	r.emit = emit
+	if r.over {
+		return true, nil
+	}
+	return r.lines.Push(p, r.take)
+}
+
+// End implements adapter.Reader.
+func (r *reader) End(emit func(*execution.Event) error) error {
+	r.emit = emit
+	if r.over {
+		return nil
+	}
+	if stop, err := r.lines.End(r.take); stop || err != nil {
+		return err
+	}
+	return adapter.Truncated()
+}
+
+// Progress implements adapter.Reader.
+func (r *reader) Progress() int64 { return r.lines.Progress() }
+
+// Usage implements adapter.Reader.
+func (r *reader) Usage() execution.Usage { return r.meter.Usage() }
+
+func (r *reader) give(e execution.Event) error {
+	r.event = e
+	return r.emit(&r.event)
+}
+
+// line is what is looked at in one line.
+type line struct {
+	message, logprobs, created, model, reason []byte
+	failure                                   []byte
+	done                                      bool
+}
+
+func readLine(data []byte) (l line) {
+	for m := openai.Members(data); m.Next(); {
+		v := m.Value()
+		switch string(m.Key()) {
+		case "message":
+			l.message = v
+		case "logprobs":
+			l.logprobs = v
+		case "created_at":
+			l.created = v
+		case "model":
+			l.model = v
+		case "done":
+			l.done = v[0] == 't'
+		case "done_reason":
+			l.reason = v
+		case "error":
+			if openai.IsError(v) {
+				l.failure = v
+			}
+		}
+	}
+	return l
+}
+
+func (r *reader) take(data []byte) (stop bool, err error) {
+	if piece, ok := r.usual.Match(data); ok {
+		r.meter.Produced()
+		return false, r.give(execution.Event{Kind: r.usualAs, Text: piece})
+	}
+	if data[0] != '{' || !openai.WellFormed(data) {
+		return false, adapter.Malformed("a line of the provider's stream is no JSON object")
+	}
+	l := readLine(data)
+	if l.failure != nil {
+		r.over = true
+		return true, r.give(execution.Event{Kind: execution.EventFailure, Failure: openai.ReadFailure(0, l.failure)})
+	}
+	if err := r.start(&l); err != nil {
+		return false, err
+	}
+	if err := r.message(data, &l); err != nil {
+		return false, err
+	}
+	if l.done {
+		r.over = true
+		return true, r.finish(data, &l)
+	}
+	return false, nil
+}
+
+func (r *reader) start(l *line) error {
+	if r.started {
+		return nil
+	}
+	r.started = true
+	created, err := time.Parse(time.RFC3339Nano, adapter.Text(l.created))
+	if err != nil {
+		created = time.Time{} // it is shown to nobody then
+	}
+	return r.give(execution.Event{Kind: execution.EventStarted, Started: &execution.Started{Model: adapter.Text(l.model), Created: created}})
+}
+
+// message gives what a line's message holds. Thoughts come before the text that they are for.
+func (r *reader) message(data []byte, l *line) error {
+	var text, thought, calls []byte
+	for m := openai.Members(l.message); m.Next(); {
+		v := m.Value()
+		switch string(m.Key()) {
+		case "content":
+			text = v
+		case "thinking":
+			thought = v
+		case "tool_calls":
+			calls = v
+		}
+	}
+	logprobs := logprobsOf(l.logprobs)
+	if err := r.text(execution.EventReasoning, thought, nil); err != nil {
+		return err
+	}
+	if err := r.text(execution.EventText, text, logprobs); err != nil {
+		return err
+	}
+	told := 0
+	for el := openai.Elements(calls); el.Next(); told++ {
+		if err := r.call(el.Value()); err != nil {
+			return err
+		}
+	}
+	if told == 0 && logprobs == nil && !l.done && len(l.created) > 0 {
+		r.learn(data, text, thought, l.created)
+	}
+	return nil
+}
+
+// learn remembers a line that has one text. Its date is another in each.
+func (r *reader) learn(data, text, thought, created []byte) {
+	switch hasText, hasThought := len(text) > 2, len(thought) > 2; {
+	case hasText && !hasThought && text[0] == '"':
+		r.usualAs = execution.EventText
+		r.usual.Learn(data, text, created)
+	case hasThought && !hasText && thought[0] == '"':
+		r.usualAs = execution.EventReasoning
+		r.usual.Learn(data, thought, created)
+	}
+}
+
+// logprobsOf returns the list, which has the shape of Chat Completions already; nil without one.
+func logprobsOf(value []byte) json.RawMessage {
+	if len(value) == 0 || value[0] != '[' || len(bytes.TrimSpace(value[1:])) < 2 {
+		return nil
+	}
+	return append(json.RawMessage(nil), value...)
+}
+
+func (r *reader) text(kind execution.EventKind, value []byte, logprobs json.RawMessage) error {
+	if (len(value) <= 2 || value[0] != '"') && logprobs == nil {
+		return nil
+	}
+	r.meter.Produced()
+	return r.give(execution.Event{Kind: kind, Text: adapter.Text(value), Logprobs: logprobs})
+}
+
+// call gives a tool call, which comes whole. Older versions give it no id.
+func (r *reader) call(data []byte) error {
+	if r.calls >= execution.MaxToolCalls {
+		return adapter.Malformed("the provider's answer has too many tool calls")
+	}
+	f := openai.Member(data, "function")
+	c := execution.ToolCallDelta{
+		Index: r.calls, ID: adapter.Text(openai.Member(data, "id")), Name: adapter.Text(openai.Member(f, "name")),
+		Arguments: string(openai.Member(f, "arguments")),
+	}
+	if c.Name == "" {
+		return adapter.Malformed("the provider's tool call has no name")
+	}
+	if c.ID == "" {
+		c.ID = adapter.NewCallID()
+	}
+	if c.Arguments == "" || c.Arguments == "null" {
+		c.Arguments = "{}"
+	}
+	r.calls++
+	r.meter.Produced()
+	return r.give(execution.Event{Kind: execution.EventToolCall, Call: c})
+}
+
+func (r *reader) finish(data []byte, l *line) error {
+	reason := execution.FinishStop // also that of a request that only loads the model
+	switch adapter.Text(l.reason) {
+	case "length":
+		reason = execution.FinishLength
+	case "stop", "":
+		if r.calls > 0 {
+			reason = execution.FinishToolCalls
+		}
+	}
+	if err := r.give(execution.Event{Kind: execution.EventFinish, Finish: execution.Finish{Reason: reason}}); err != nil {
+		return err
+	}
+	u := openai.MergeUsage(execution.Usage{}, data)
+	if !u.Known {
+		return nil
+	}
+	r.meter.Report(u)
+	return r.give(execution.Event{Kind: execution.EventUsage, Usage: &u})
+}
