@@ -296,6 +296,10 @@ func (x *exchange) strike(d dialect) error {
 		if err := d.fail(engineDied()); err != nil {
 			return err
 		}
+	case faultMalformed:
+		if err := x.malformed(d); err != nil {
+			return err
+		}
 	case faultLlamaCPP:
 		if err := x.write([]byte("error: {\"code\":400,\"message\":\"the request exceeds the available context size\",\"type\":\"invalid_request_error\"}\n\ndata: [DONE]\n\n")); err != nil {
 			return err
@@ -305,6 +309,18 @@ func (x *exchange) strike(d dialect) error {
 		return err
 	}
 	return errFault
+}
+
+// malformed writes a piece of the stream that is no JSON, with the borders that a piece has.
+func (x *exchange) malformed(d dialect) error {
+	const half = `{"id":"sim","choices":[{"delta":{"content":`
+	switch d.(type) {
+	case *ollamaStream:
+		return x.line([]byte(half))
+	case *messageStream:
+		return x.event("content_block_delta", []byte(half))
+	}
+	return x.event("", []byte(half))
 }
 
 // empty is the fault empty200.
@@ -342,6 +358,11 @@ func (x *exchange) deliver(contentType string, body []byte) error {
 		return x.empty(contentType)
 	case faultErrorFirst, faultErrorMid, faultDie:
 		return x.refuse(engineDied())
+	case faultMalformed:
+		if err := x.whole(200, contentType, body[:len(body)/2]); err != nil {
+			return err
+		}
+		return errFault
 	case faultLlamaCPP:
 		return x.refuse(badRequest("", "the request exceeds the available context size"))
 	}

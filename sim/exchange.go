@@ -164,6 +164,9 @@ func (x *exchange) infer(decode decoder) error {
 	if a.streamOptions && x.k.usage == "refuse" {
 		return x.refuse(badRequest("stream_options", "Unrecognized request argument supplied: stream_options"))
 	}
+	if x.k.fault == faultOverflow {
+		return x.refuse(x.overflow(a))
+	}
 	if x.rec.Inference {
 		if err := x.takeSlot(); err != nil {
 			return err

@@ -206,3 +206,22 @@ func (x *exchange) ordered(status int) apiError {
 func engineDied() apiError {
 	return apiError{status: http.StatusInternalServerError, kind: "server_error", code: "engine_error", message: "The simulated engine died."}
 }
+
+// overflow is the error of a prompt that does not fit the model's context.
+func (x *exchange) overflow(a *ask) apiError {
+	const most = contextLength
+	tokens := most + a.input
+	switch shape := x.errorShape(); {
+	case shape == "anthropic":
+		return badRequest("", fmt.Sprintf("prompt is too long: %d tokens > %d maximum", tokens, most))
+	case shape == "ollama":
+		return badRequest("", "the input length exceeds the context length")
+	case x.s.config.Flavour == LlamaCPP:
+		e := badRequest("", "the request exceeds the available context size, try increasing it")
+		e.kind = "exceed_context_size_error"
+		return e
+	}
+	e := badRequest("messages", fmt.Sprintf("This model's maximum context length is %d tokens. However, your messages resulted in %d tokens.", most, tokens))
+	e.code = "context_length_exceeded"
+	return e
+}

@@ -150,6 +150,8 @@ const (
 	faultLlamaCPP   = "llamacpp_error"
 	faultEmpty      = "empty200"
 	faultDie        = "die"
+	faultMalformed  = "malformed"
+	faultOverflow   = "overflow"
 )
 
 var faultHelp = [][2]string{
@@ -164,6 +166,8 @@ var faultHelp = [][2]string{
 	{faultLlamaCPP, "after `after` tokens an `error:` field with an integer code, then [DONE]"},
 	{faultEmpty, "200 with an empty body"},
 	{faultDie, "after `after` tokens the engine dies as the flavour does: vllm and sglang with an error event, llamacpp with RST, ollama with a clean end (/api: an error line), others with a cut body"},
+	{faultMalformed, "after `after` tokens an event or a line that is no JSON, then the end; half of a whole answer"},
+	{faultOverflow, "400: the prompt does not fit the context, in the words of the path and the flavour"},
 }
 
 func isFault(name string) bool {

@@ -101,7 +101,7 @@ func decodeOllamaShow(_ *exchange, body []byte) (*ask, error) {
 		return x.deliver("application/json", marshal(map[string]any{
 			"license": "", "modelfile": "FROM sim", "parameters": "", "template": "{{ .Prompt }}", "details": ollamaDetails(),
 			"model_info":   map[string]any{"general.architecture": "sim", "general.parameter_count": 8030261248, "sim.context_length": contextLength},
-			"capabilities": []string{"completion", "tools", "thinking", "embedding"}, "modified_at": modelsCreated,
+			"capabilities": []string{"completion", "tools", "thinking", "vision", "embedding"}, "modified_at": modelsCreated,
 		}))
 	}}, nil
 }
@@ -116,7 +116,9 @@ type ollamaRequest struct {
 	Format   json.RawMessage `json:"format"`
 	Tools    []chatTool      `json:"tools"`
 	Think    json.RawMessage `json:"think"`
-	Options  struct {
+	// KeepAlive is looked at only where there is no prompt.
+	KeepAlive json.RawMessage `json:"keep_alive"`
+	Options   struct {
 		NumPredict *int `json:"num_predict"`
 	} `json:"options"`
 }
@@ -153,6 +155,10 @@ func decodeOllamaChat(_ *exchange, body []byte) (*ask, error) {
 		return nil, err
 	}
 	a.takeMessages(in.Messages)
+	if len(in.Messages) == 0 {
+		a.serve = func(x *exchange, a *ask) error { return serveOllamaLoad(x, a, in, true) }
+		return a, nil
+	}
 	a.serve = func(x *exchange, a *ask) error { return serveOllama(x, a, in, true) }
 	return a, nil
 }
@@ -163,8 +169,30 @@ func decodeOllamaGenerate(_ *exchange, body []byte) (*ask, error) {
 		return nil, err
 	}
 	a.text, a.input = in.Prompt, countTokens(len(in.Prompt)+len(in.System))
+	if in.Prompt == "" {
+		a.serve = func(x *exchange, a *ask) error { return serveOllamaLoad(x, a, in, false) }
+		return a, nil
+	}
 	a.serve = func(x *exchange, a *ask) error { return serveOllama(x, a, in, false) }
 	return a, nil
+}
+
+// serveOllamaLoad answers a request without a prompt: it asks for the model to be loaded, or with keep_alive 0 to be
+// unloaded. The simulator's memory is not touched beyond what any request does to it.
+func serveOllamaLoad(x *exchange, a *ask, in *ollamaRequest, chat bool) error {
+	if err := x.turn(); err != nil {
+		return err
+	}
+	out := map[string]any{"model": a.model, "created_at": time.Now().UTC(), "done": true, "done_reason": "load"}
+	if keep := string(in.KeepAlive); keep == "0" || keep == `"0"` || keep == `"0s"` {
+		out["done_reason"] = "unload"
+	}
+	if chat {
+		out["message"] = map[string]any{"role": "assistant", "content": ""}
+	} else {
+		out["response"] = ""
+	}
+	return x.deliver("application/json; charset=utf-8", marshal(out))
 }
 
 func serveOllama(x *exchange, a *ask, in *ollamaRequest, chat bool) error {
@@ -191,8 +219,8 @@ func serveOllama(x *exchange, a *ask, in *ollamaRequest, chat bool) error {
 		}
 		if len(p.calls) > 0 {
 			var calls []any
-			for _, c := range p.calls {
-				calls = append(calls, ollamaCall(c))
+			for i, c := range p.calls {
+				calls = append(calls, ollamaCall(i, c))
 			}
 			message["tool_calls"] = calls
 		}
@@ -206,8 +234,8 @@ func serveOllama(x *exchange, a *ask, in *ollamaRequest, chat bool) error {
 	return x.deliver("application/json; charset=utf-8", marshal(out))
 }
 
-func ollamaCall(c toolCall) map[string]any {
-	return map[string]any{"function": map[string]any{"name": c.name, "arguments": json.RawMessage(c.arguments)}}
+func ollamaCall(i int, c toolCall) map[string]any {
+	return map[string]any{"id": c.id, "function": map[string]any{"index": i, "name": c.name, "arguments": json.RawMessage(c.arguments)}}
 }
 
 // ollamaStream is the dialect of /api/chat and /api/generate.
@@ -250,10 +278,10 @@ func (d *ollamaStream) callStart(int, toolCall) error { return nil }
 func (d *ollamaStream) callPart(int, string) error { return nil }
 
 // callEnd writes the whole call: Ollama does not stream arguments.
-func (d *ollamaStream) callEnd(_ int, c toolCall) error {
+func (d *ollamaStream) callEnd(i int, c toolCall) error {
 	return d.x.line(marshal(map[string]any{
 		"model": d.a.model, "created_at": time.Now().UTC(), "done": false,
-		"message": map[string]any{"role": "assistant", "content": "", "tool_calls": []any{ollamaCall(c)}},
+		"message": map[string]any{"role": "assistant", "content": "", "tool_calls": []any{ollamaCall(i, c)}},
 	}))
 }
 
