@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"net/http"
 	"strconv"
 	"time"
 
@@ -185,7 +186,7 @@ func (r *responsesRenderer) response(dst []byte, end responseEnd) []byte {
 	}
 	dst = append(dst, `,"error":`...)
 	if end.err != nil {
-		dst = appendString(append(dst, `{"code":`...), end.err.Code)
+		dst = appendString(append(dst, `{"code":`...), responseErrorCode(end.err))
 		dst = appendString(append(dst, `,"message":`...), end.err.Message)
 		dst = append(dst, '}')
 	} else {
@@ -201,6 +202,18 @@ func (r *responsesRenderer) response(dst []byte, end responseEnd) []byte {
 	dst = append(r.appendItems(append(dst, `,"output":[`...)), ']')
 	dst = appendResponsesUsage(append(dst, `,"usage":`...), end.usage)
 	return append(append(dst, r.echo...), '}')
+}
+
+// responseErrorCode is one of the closed set of codes that a response object may have; the error event before it has the
+// exact one.
+func responseErrorCode(e *Error) string {
+	switch e.Status {
+	case http.StatusTooManyRequests:
+		return "rate_limit_exceeded"
+	case http.StatusBadRequest:
+		return "invalid_prompt"
+	}
+	return "server_error"
 }
 
 func (r *responsesRenderer) appendItems(dst []byte) []byte {
