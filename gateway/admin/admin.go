@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 
 	"iop/state"
 )
@@ -89,7 +90,9 @@ const (
 )
 
 // endpoints is the whole API. openapi.yaml describes the same operations.
-func (a *api) endpoints() []endpoint { return append(a.edgeEndpoints(), a.credentialEndpoints()...) }
+func (a *api) endpoints() []endpoint {
+	return slices.Concat(a.edgeEndpoints(), a.commandEndpoints(), a.credentialEndpoints())
+}
 
 func (a *api) edgeEndpoints() []endpoint {
 	return []endpoint{

@@ -29,6 +29,9 @@ type fakeEdge struct {
 	flushErr error
 	ended    chan admin.Run // what Follow passes on
 
+	calls []admin.OllamaCall // what Ollama was asked
+	body  *fakeBody          // what it answers; nil: as ollamaSays has it
+
 	token      bool                  // the Edge runs in token mode
 	withdrawal credential.Withdrawal // what every withdrawal comes to
 	told       []string              // what it was told of changes

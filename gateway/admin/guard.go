@@ -190,6 +190,9 @@ func (a *api) failureOf(r *http.Request, err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
 	}
+	if command, ok := errors.AsType[*CommandError](err); ok {
+		return command.failure()
+	}
 	if spec, ok := errors.AsType[*state.SpecError](err); ok {
 		return &failure{http.StatusBadRequest, "invalid_request", spec.Field, spec.Error()}
 	}

@@ -289,6 +289,7 @@ func TestEveryOperationConforms(t *testing.T) {
 	d.must(nil, "POST", v1+"/join-tokens", `{}`)
 	d.must(nil, "POST", v1+"/join-tokens/"+string(token.ID)+"/revoke", "")
 	d.must(nil, "GET", v1+"/join-tokens", "")
+	d.commands()
 	d.changesCredentials()
 	d.addUsage()
 	d.must(nil, "GET", v1+"/usage?by=key,principal,route,model,node,provider,outcome,day,month", "")

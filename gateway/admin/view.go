@@ -15,6 +15,7 @@ import (
 
 // Edge is what the operator's API needs of the Edge. Its methods may be called from any goroutine.
 type Edge interface {
+	Commands
 	Status() Status
 	Nodes() []Node
 	// Routes returns the routes of the file in its order, then those of models that Nodes advertise, by name.
