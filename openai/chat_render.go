@@ -55,12 +55,11 @@ func (r *chatRenderer) identity(dst []byte, object string) []byte {
 
 // Event implements Renderer.
 func (r *chatRenderer) Event(dst []byte, e *execution.Event) []byte {
-	switch e.Kind {
-	case execution.EventStarted, execution.EventUsage, execution.EventFailure:
+	if saysNothing(e) {
 		return dst
 	}
 	c := r.choice(e.Choice)
-	if c == nil || c.ended || saysNothing(e) {
+	if c == nil || c.ended {
 		return dst
 	}
 	if !c.begun {
@@ -102,7 +101,8 @@ func (r *chatRenderer) Event(dst []byte, e *execution.Event) []byte {
 	return append(dst, r.tail...)
 }
 
-// saysNothing reports whether this protocol has no word for the event: a signature of a thought, an empty piece.
+// saysNothing reports whether the protocol has no word for the event: the run's own events, a signature of a thought, an
+// empty piece, what breaks the contract.
 func saysNothing(e *execution.Event) bool {
 	switch e.Kind {
 	case execution.EventText, execution.EventRefusal:
@@ -111,8 +111,12 @@ func saysNothing(e *execution.Event) bool {
 		return e.Text == ""
 	case execution.EventAnnotation:
 		return !wellFormed(e.Annotation)
+	case execution.EventToolCall:
+		return e.Call.Index < 0 || e.Call.Index >= execution.MaxToolCalls
+	case execution.EventFinish:
+		return e.Finish.Reason == ""
 	}
-	return false
+	return true
 }
 
 // choice returns the state of a choice, nil for one that can't be.
@@ -182,12 +186,14 @@ func (r *chatRenderer) finish(dst []byte, e *execution.Event) []byte {
 // length means that.
 func chatReason(reason execution.FinishReason) string {
 	switch reason {
-	case execution.FinishStop, execution.FinishStopWord:
-		return "stop"
-	case execution.FinishPause:
+	case execution.FinishLength, execution.FinishPause:
 		return "length"
+	case execution.FinishToolCalls:
+		return "tool_calls"
+	case execution.FinishFilter:
+		return "content_filter"
 	}
-	return string(reason)
+	return "stop"
 }
 
 // appendChatLogprobs appends the logprobs of one piece of text, or of a refusal's.

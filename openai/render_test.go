@@ -339,6 +339,119 @@ func randomAnswer(rng *rand.Rand) (events []execution.Event, fails bool) {
 	return append(events, finish(0, reasons[rng.IntN(len(reasons))])), false
 }
 
+// TestRenderChatChoices: the events of several choices in any order give each choice its own answer.
+func TestRenderChatChoices(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		queues := make([][]execution.Event, 1+rng.IntN(3))
+		left := 0
+		for choice := range queues {
+			queues[choice], _ = randomAnswer(rng)
+			if n := len(queues[choice]); n == 0 || queues[choice][n-1].Kind != execution.EventFinish {
+				queues[choice] = append(queues[choice], finish(choice, execution.FinishStop))
+			}
+			left += len(queues[choice])
+		}
+		var events []execution.Event
+		for left > 0 {
+			choice := rng.IntN(len(queues))
+			if q := queues[choice]; len(q) > 0 {
+				e := q[0]
+				e.Choice = choice
+				events, queues[choice] = append(events, e), q[1:]
+				left--
+			}
+		}
+		stream, err := render(newRenderers(t, goldenSpec)["chat"], events, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkChatStream(t, stream, goldenSpec, false)
+		whole, err := newRenderers(t, goldenSpec)["chat"].Whole(nil, collect(t, events))
+		if err != nil {
+			t.Fatal(err)
+		}
+		object := decodeObject(t, whole)
+		checkSchema(t, "completion", object)
+		for i, c := range object["choices"].([]any) {
+			if got, want := told(t, stream, i), toldWhole(c.(map[string]any)); got != want {
+				t.Fatalf("seed %d, choice %d: the stream says %s, the whole answer %s", seed, i, got, want)
+			}
+		}
+	}
+}
+
+// told is what a stream of chunks says in one choice.
+func told(t *testing.T, stream []byte, choice int) string {
+	t.Helper()
+	var text, refusal, thought, reason string
+	calls := map[int]string{}
+	for _, e := range splitStream(t, stream) {
+		if e.data == "[DONE]" {
+			break
+		}
+		c := e.object(t)["choices"].([]any)[0].(map[string]any)
+		if c["index"] != float64(choice) {
+			continue
+		}
+		delta := c["delta"].(map[string]any)
+		add := func(to *string, name string) {
+			if piece, ok := delta[name].(string); ok {
+				*to += piece
+			}
+		}
+		add(&text, "content")
+		add(&refusal, "refusal")
+		add(&thought, "reasoning_content")
+		list, _ := delta["tool_calls"].([]any)
+		for _, call := range list {
+			call := call.(map[string]any)
+			calls[int(call["index"].(float64))] += call["function"].(map[string]any)["arguments"].(string)
+		}
+		if c["finish_reason"] != nil {
+			reason = c["finish_reason"].(string)
+		}
+	}
+	return fmt.Sprintf("%q %q %q %v %s", text, refusal, thought, calls, reason)
+}
+
+// toldWhole is told of a whole answer's choice.
+func toldWhole(c map[string]any) string {
+	message := c["message"].(map[string]any)
+	get := func(name string) string {
+		s, _ := message[name].(string)
+		return s
+	}
+	calls := map[int]string{}
+	list, _ := message["tool_calls"].([]any)
+	for i, call := range list {
+		calls[i] = call.(map[string]any)["function"].(map[string]any)["arguments"].(string)
+	}
+	return fmt.Sprintf("%q %q %q %v %s", get("content"), get("refusal"), get("reasoning_content"), calls, c["finish_reason"])
+}
+
+// TestRenderIgnoresWhatBreaksTheContract: an event that should not be never breaks the stream.
+func TestRenderIgnoresWhatBreaksTheContract(t *testing.T) {
+	for _, e := range []execution.Event{
+		{}, {Kind: 99}, {Kind: execution.EventFinish}, {Kind: execution.EventText, Choice: -1, Text: "x"},
+		{Kind: execution.EventText, Choice: execution.MaxChoices, Text: "x"}, callOf(-1, "a", "f", "{}"),
+		{Kind: execution.EventAnnotation, Annotation: json.RawMessage("{")}, {Kind: execution.EventUsage}, {Kind: execution.EventFailure},
+	} {
+		for protocol, r := range newRenderers(t, goldenSpec) {
+			if got := r.Event(nil, &e); len(got) > 0 {
+				t.Errorf("%s: %+v: %s", protocol, e, got)
+			}
+		}
+	}
+	r := newRenderers(t, goldenSpec)["chat"]
+	odd := []execution.Event{{Kind: execution.EventText, Text: "a", Logprobs: json.RawMessage("]")}, finish(0, "\"}")}
+	stream, err := render(r, odd, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkChatStream(t, stream, goldenSpec, false)
+}
+
 // TestRenderRefusesHalfAnAnswer: nothing is appended where the events do not make a whole answer.
 func TestRenderRefusesHalfAnAnswer(t *testing.T) {
 	for name, events := range map[string][]execution.Event{

@@ -38,10 +38,6 @@ func newResponsesRenderer(spec RenderSpec, echo []byte) *responsesRenderer {
 
 // Event implements Renderer.
 func (r *responsesRenderer) Event(dst []byte, e *execution.Event) []byte {
-	switch e.Kind {
-	case execution.EventStarted, execution.EventUsage, execution.EventFailure:
-		return dst
-	}
 	if e.Choice != 0 || r.reason != "" || r.failure != nil || r.saysNothing(e) {
 		return dst
 	}
