@@ -64,7 +64,7 @@ func TestParseChatCarries(t *testing.T) {
 		},
 		"who asks":     {`"user":"u","safety_identifier":"s","metadata":{"a":"b"}`, `,"metadata":{"a":"b"},"user":"u"`},
 		"new name":     {`"safety_identifier":"s"`, `,"user":"s"`},
-		"extensions":   {`"service_tier":"flex","verbosity":"low"`, `,"extensions":{"openai":{"service_tier":"flex","verbosity":"low"}}`},
+		"extensions":   {`"service_tier":"flex","verbosity":"low","chat_template_kwargs":{"a":1}`, `,"extensions":{"openai":{"chat_template_kwargs":{"a":1},"service_tier":"flex","verbosity":"low"}}`},
 		"effort":       {`"reasoning_effort":"high"`, `,"reasoning":{"effort":"high"}`},
 		"other effort": {`"reasoning":{"effort":"low","max_tokens":64,"enabled":true}`, `,"reasoning":{"enabled":true,"effort":"low","budget":64}`},
 		"json":         {`"response_format":{"type":"json_object"}`, `,"format":{"kind":"json"}`},
@@ -172,7 +172,7 @@ func TestParseChatNamesAsTheClientDid(t *testing.T) {
 	}
 }
 
-// refusals are members of a request that are refused, and the parameter that the error must name.
+// chatRefusals are members of a request that are refused, and the parameter that the error must name.
 var chatRefusals = []struct{ body, param string }{
 	{userTurn + `,"temprature":1`, "temprature"},
 	{userTurn + `,"Temperature":1`, "Temperature"},
@@ -193,6 +193,7 @@ var chatRefusals = []struct{ body, param string }{
 	{userTurn + `,"metadata":{"a":1}`, "metadata.a"},
 	{userTurn + `,"user":5`, "user"},
 	{userTurn + `,"store":true`, "store"},
+	{userTurn + `,"chat_template_kwargs":[]`, "chat_template_kwargs"},
 	{userTurn + `,"functions":[]`, "functions"},
 	{userTurn + `,"function_call":"auto"`, "function_call"},
 	{userTurn + `,"prediction":{}`, "prediction"},
@@ -276,7 +277,7 @@ func checkRefusal(t *testing.T, body, param string, r *Request, err *Error) {
 	}
 }
 
-// TestParseChatKnowsTheSchema: each member of OpenAI's published schema is known, whatever is done with it.
+// TestParseKnowsTheSchema: each member of OpenAI's published schema is known, whatever is done with it.
 func TestParseKnowsTheSchema(t *testing.T) {
 	for _, c := range []struct {
 		known  *structFields

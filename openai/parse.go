@@ -31,6 +31,8 @@ type commonParams struct {
 	ServiceTier      string            `json:"service_tier"`
 	Store            bool              `json:"store"`
 
+	ChatTemplateKwargs json.RawMessage `json:"chat_template_kwargs"` // of vLLM and SGLang
+
 	Moderation json.RawMessage `json:"moderation" refuse:"the provider's own moderation can't be asked for"`
 }
 
@@ -86,6 +88,12 @@ func (c *commonParams) apply(in *execution.Input) *Error {
 	if in.User == "" {
 		in.User = c.SafetyIdentifier // the member's new name
 	}
+	if kwargs := c.ChatTemplateKwargs; len(kwargs) > 0 {
+		if !is(kwargs, '{') {
+			return InvalidRequest("chat_template_kwargs", "must be an object")
+		}
+		extend(in, "chat_template_kwargs", kwargs)
+	}
 	return c.applyTier(in)
 }
 
@@ -93,7 +101,7 @@ func (c *commonParams) apply(in *execution.Input) *Error {
 func (c *commonParams) applyTier(in *execution.Input) *Error {
 	err := oneOf("service_tier", c.ServiceTier, "auto", "default", "flex", "scale", "priority", "fast")
 	if err == nil && c.ServiceTier != "" && c.ServiceTier != "auto" && c.ServiceTier != "default" {
-		extend(in, "service_tier", c.ServiceTier)
+		extend(in, "service_tier", appendString(nil, c.ServiceTier))
 	}
 	return err
 }
@@ -102,17 +110,17 @@ func (c *commonParams) applyTier(in *execution.Input) *Error {
 func applyVerbosity(in *execution.Input, verbosity string) *Error {
 	err := oneOf("verbosity", verbosity, "low", "medium", "high")
 	if err == nil && verbosity != "" && verbosity != "medium" {
-		extend(in, "verbosity", verbosity)
+		extend(in, "verbosity", appendString(nil, verbosity))
 	}
 	return err
 }
 
 // extend adds a member that only the adapter of this family understands.
-func extend(in *execution.Input, name, value string) {
+func extend(in *execution.Input, name string, value json.RawMessage) {
 	if in.Extensions == nil {
 		in.Extensions = map[string]execution.Extension{adapterOpenAI: {}}
 	}
-	in.Extensions[adapterOpenAI][name] = appendString(nil, value)
+	in.Extensions[adapterOpenAI][name] = value
 }
 
 // apply puts the sampling parameters into the input, and notes what the client calls the penalty of repetition.
