@@ -157,7 +157,7 @@ func BenchmarkChunk(b *testing.B) {
 			a.only().transport = roundTripper(func(*http.Request) (*http.Response, error) {
 				return &http.Response{
 					StatusCode: 200, ContentLength: -1, Header: http.Header{"Content-Type": {"text/event-stream"}},
-					Body: io.NopCloser(&flood{burst, b.N, size}),
+					Body: io.NopCloser(&flood{burst, b.N, size, doneEvent}),
 				}, nil
 			})
 			r := benchRun(true)
@@ -176,6 +176,7 @@ func BenchmarkChunk(b *testing.B) {
 type flood struct {
 	burst   []byte
 	n, each int
+	end     string
 }
 
 func (f *flood) Read(p []byte) (int, error) {
@@ -183,5 +184,46 @@ func (f *flood) Read(p []byte) (int, error) {
 		f.n -= f.each
 		return copy(p, f.burst), nil
 	}
-	return copy(p, doneEvent), io.EOF
+	return copy(p, f.end), io.EOF
+}
+
+// BenchmarkRunChunk is what one streamed chunk of a normalized run costs, beside BenchmarkChunk, which is the raw relay of
+// the same.
+func BenchmarkRunChunk(b *testing.B) {
+	for _, bench := range []struct {
+		name   string
+		engine Engine
+		chunk  string
+		end    string
+	}{
+		{"openai", OpenAIEngine, `data: {"id":"chatcmpl-1234567890","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":" hello"},"finish_reason":null}]}` + "\n\n", lastChunk + doneEvent},
+		{"ollama", OllamaEngine, strings.Replace(ollamaLines, "hi", " hello", 1), ollamaEnd},
+		{"anthropic", AnthropicEngine, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" hello\"}}\n\n", claudeEnd},
+	} {
+		for _, size := range []int{1, 16, 128} {
+			b.Run(fmt.Sprintf("%s by %d", bench.name, size), func(b *testing.B) {
+				a := benchAgentAt(b, "http://127.0.0.1:1")
+				p := a.only()
+				p.mu.Lock()
+				p.setEngineLocked(bench.engine, 256)
+				p.mu.Unlock()
+				start := ""
+				if bench.engine == AnthropicEngine {
+					start = claudeStart
+				}
+				p.transport = roundTripper(func(*http.Request) (*http.Response, error) {
+					body := io.MultiReader(strings.NewReader(start), &flood{bytes.Repeat([]byte(bench.chunk), size), b.N, size, bench.end})
+					return &http.Response{StatusCode: 200, ContentLength: -1, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: io.NopCloser(body)}, nil
+				})
+				f := normalizedRun(b)
+				r := &nullRun{open: f.open, body: f.body}
+				b.ReportAllocs()
+				b.ResetTimer()
+				a.serve(context.Background(), r)
+				if r.end.Outcome != execution.Completed {
+					b.Fatal(r.end)
+				}
+			})
+		}
+	}
 }

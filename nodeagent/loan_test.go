@@ -77,12 +77,18 @@ func newLoans(t testing.TB, a *Agent, spec ProviderSpec) *loans {
 // lend seals the lease of a chat.
 func (l *loans) lend(t testing.TB, open *wire.Open, body []byte) []byte {
 	t.Helper()
-	open.ExpectsLease, open.Attempt = true, 1
-	open.Lease = &wire.LeaseBinding{Principal: "key-1", Route: "route-1", Slot: "slot-1", Profile: "profile-1"}
 	digest, err := lease.RequestDigest("POST", "/v1/chat/completions", "application/json", sha256.Sum256(body))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l.lendDigest(t, open, digest)
+}
+
+// lendDigest seals the lease of a run that is bound to a digest.
+func (l *loans) lendDigest(t testing.TB, open *wire.Open, digest lease.Digest) []byte {
+	t.Helper()
+	open.ExpectsLease, open.Attempt = true, 1
+	open.Lease = &wire.LeaseBinding{Principal: "key-1", Route: "route-1", Slot: "slot-1", Profile: "profile-1"}
 	secret, err := lease.NewSecret([]byte(canary))
 	if err != nil {
 		t.Fatal(err)

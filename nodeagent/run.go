@@ -199,12 +199,12 @@ func (n *normalized) isDocument(first []byte) bool {
 // passEvents reads a stream.
 func (n *normalized) passEvents(buf []byte, size int, err error) execution.Terminal {
 	e := n.e
-	reader := n.adapter.Reader(n.spec)
+	reader, emit := n.adapter.Reader(n.spec), n.emit // made once
 	e.usage = reader
 	for {
 		if size > 0 {
 			before := reader.Progress()
-			done, rerr := reader.Push(buf[:size], n.emit)
+			done, rerr := reader.Push(buf[:size], emit)
 			e.arrived(reader.Progress() != before)
 			if t, over := n.after(done, rerr); over {
 				return t
@@ -222,7 +222,7 @@ func (n *normalized) passEvents(buf []byte, size int, err error) execution.Termi
 		}
 		return e.broken(err)
 	}
-	t, _ := n.after(true, reader.End(n.emit))
+	t, _ := n.after(true, reader.End(emit))
 	return t
 }
 

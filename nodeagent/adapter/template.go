@@ -70,7 +70,8 @@ func sortByPlace(holes [][]byte) {
 	}
 }
 
-// Match reports whether data is like the chunk that was learned, and returns its piece: what the string means.
+// Match reports whether data is like the chunk that was learned, and returns its piece: what the string means. It is not
+// looked at whether that is UTF-8: whoever writes the event does.
 func (t *Template) Match(data []byte) (piece string, ok bool) {
 	if t.n == 0 {
 		return "", false
@@ -105,10 +106,10 @@ func (t *Template) mean(inside []byte, escaped bool) string {
 		t.text = openai.AppendText(t.text[:0], inside)
 		inside = t.text
 	}
-	return valid(string(inside))
+	return string(inside)
 }
 
-// valid returns s as UTF-8, which an event's text must be.
+// valid returns s as UTF-8.
 func valid(s string) string {
 	if utf8.ValidString(s) {
 		return s

@@ -10,7 +10,11 @@ import (
 )
 
 // Reader implements adapter.Adapter.
-func (protocol) Reader(adapter.Spec) adapter.Reader { return &reader{block: block0} }
+func (protocol) Reader(adapter.Spec) adapter.Reader {
+	r := &reader{block: block0}
+	r.each = r.take
+	return r
+}
 
 // reader reads the events of Messages.
 type reader struct {
@@ -24,7 +28,8 @@ type reader struct {
 	started   bool
 	finished  bool
 	over      bool
-	emit      func(*execution.Event) error // of the present call
+	emit      func(*execution.Event) error             // of the present call
+	each      func(*adapter.ServerEvent) (bool, error) // take, made once
 	event     execution.Event
 }
 
@@ -45,7 +50,7 @@ func (r *reader) Push(p []byte, emit func(*execution.Event) error) (bool, error)
 	if r.over {
 		return true, nil
 	}
-	return r.events.Push(p, r.take)
+	return r.events.Push(p, r.each)
 }
 
 // End implements adapter.Reader.
@@ -54,7 +59,7 @@ func (r *reader) End(emit func(*execution.Event) error) error {
 	if r.over {
 		return nil
 	}
-	if stop, err := r.events.End(r.take); stop || err != nil {
+	if stop, err := r.events.End(r.each); stop || err != nil {
 		return err
 	}
 	return adapter.Truncated()
@@ -74,13 +79,12 @@ func (r *reader) give(e execution.Event) error {
 func (r *reader) take(e *adapter.ServerEvent) (stop bool, err error) {
 	if piece, ok := r.usual.Match(e.Data); ok {
 		r.meter.Produced()
-		r.event = r.usualAs
 		if r.usualJSON {
-			r.event.Call.Arguments = piece
+			r.usualAs.Call.Arguments = piece
 		} else {
-			r.event.Text = piece
+			r.usualAs.Text = piece
 		}
-		return false, r.emit(&r.event)
+		return false, r.emit(&r.usualAs)
 	}
 	if len(e.Data) == 0 {
 		return false, nil

@@ -11,18 +11,23 @@ import (
 )
 
 // Reader implements adapter.Adapter.
-func (protocol) Reader(adapter.Spec) adapter.Reader { return &reader{} }
+func (protocol) Reader(adapter.Spec) adapter.Reader {
+	r := &reader{}
+	r.each = r.take
+	return r
+}
 
 // reader reads the lines of a chat.
 type reader struct {
 	lines   adapter.LineSplitter
 	meter   adapter.Meter
 	usual   adapter.Template
-	usualAs execution.EventKind
+	usualAs execution.Event // what a line like the learned one is, but for its text
 	started bool
 	calls   int
 	over    bool
 	emit    func(*execution.Event) error // of the present call
+	each    func([]byte) (bool, error)   // take, made once
 	event   execution.Event
 }
 
@@ -32,7 +37,7 @@ func (r *reader) Push(p []byte, emit func(*execution.Event) error) (bool, error)
 	if r.over {
 		return true, nil
 	}
-	return r.lines.Push(p, r.take)
+	return r.lines.Push(p, r.each)
 }
 
 // End implements adapter.Reader.
@@ -41,7 +46,7 @@ func (r *reader) End(emit func(*execution.Event) error) error {
 	if r.over {
 		return nil
 	}
-	if stop, err := r.lines.End(r.take); stop || err != nil {
+	if stop, err := r.lines.End(r.each); stop || err != nil {
 		return err
 	}
 	return adapter.Truncated()
@@ -93,7 +98,8 @@ func readLine(data []byte) (l line) {
 func (r *reader) take(data []byte) (stop bool, err error) {
 	if piece, ok := r.usual.Match(data); ok {
 		r.meter.Produced()
-		return false, r.give(execution.Event{Kind: r.usualAs, Text: piece})
+		r.usualAs.Text = piece
+		return false, r.emit(&r.usualAs)
 	}
 	if data[0] != '{' || !openai.WellFormed(data) {
 		return false, adapter.Malformed("a line of the provider's stream is no JSON object")
@@ -165,10 +171,10 @@ func (r *reader) message(data []byte, l *line) error {
 func (r *reader) learn(data, text, thought, created []byte) {
 	switch hasText, hasThought := len(text) > 2, len(thought) > 2; {
 	case hasText && !hasThought && text[0] == '"':
-		r.usualAs = execution.EventText
+		r.usualAs = execution.Event{Kind: execution.EventText}
 		r.usual.Learn(data, text, created)
 	case hasThought && !hasText && thought[0] == '"':
-		r.usualAs = execution.EventReasoning
+		r.usualAs = execution.Event{Kind: execution.EventReasoning}
 		r.usual.Learn(data, thought, created)
 	}
 }

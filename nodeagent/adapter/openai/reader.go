@@ -11,7 +11,11 @@ import (
 )
 
 // Reader implements adapter.Adapter.
-func (protocol) Reader(adapter.Spec) adapter.Reader { return &reader{} }
+func (protocol) Reader(adapter.Spec) adapter.Reader {
+	r := &reader{}
+	r.each = r.take
+	return r
+}
 
 // reader reads the chunks of a chat stream.
 type reader struct {
@@ -26,7 +30,8 @@ type reader struct {
 	started  bool
 	usageOut bool // the usage event was given
 	over     bool
-	emit     func(*execution.Event) error // of the present call
+	emit     func(*execution.Event) error             // of the present call
+	each     func(*adapter.ServerEvent) (bool, error) // take, made once
 	event    execution.Event
 }
 
@@ -44,7 +49,7 @@ func (r *reader) Push(p []byte, emit func(*execution.Event) error) (bool, error)
 	if r.over {
 		return true, nil
 	}
-	return r.events.Push(p, r.take)
+	return r.events.Push(p, r.each)
 }
 
 // End implements adapter.Reader. A stream that ends without [DONE] is whole where each choice has said why it ended.
@@ -53,7 +58,7 @@ func (r *reader) End(emit func(*execution.Event) error) error {
 	if r.over {
 		return nil
 	}
-	if stop, err := r.events.End(r.take); stop || err != nil {
+	if stop, err := r.events.End(r.each); stop || err != nil {
 		return err
 	}
 	if !r.whole() {
@@ -83,9 +88,8 @@ func (r *reader) Usage() execution.Usage { return r.meter.Usage() }
 func (r *reader) take(e *adapter.ServerEvent) (stop bool, err error) {
 	if piece, ok := r.usual.Match(e.Data); ok && e.Name == nil && e.Err == nil {
 		r.meter.Produced()
-		r.event = r.usualAs
-		r.event.Text = piece
-		return false, r.emit(&r.event)
+		r.usualAs.Text = piece
+		return false, r.emit(&r.usualAs)
 	}
 	switch {
 	case e.Err != nil: // llama.cpp once wrote `error: {...}` as a field of its own
