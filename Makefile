@@ -1,4 +1,5 @@
-# `make` alone lists the targets. Everything they need beside Go, Python and Node.js they install under .cache/.
+# `make` alone lists the targets. Everything they need beside Go, Python and Node.js they install under .cache/; PostgreSQL
+# is installed by apt-get where that is possible.
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -46,9 +47,9 @@ test: ## everything that decides whether a change may land; the last line is "N 
 	@rm -rf $(RESULTS); mkdir -p $(RESULTS) .cache/bin
 	@go build -o $(TESTCOUNT) ./.ci/testcount
 	@status=0; \
-	$(MAKE) -k test-static test-unit test-plain test-e2e || status=1; \
+	$(MAKE) -k test-static test-unit test-plain test-postgres test-e2e || status=1; \
 	echo; $(TESTCOUNT) sum $(RESULTS)/summary \
-		$(RESULTS)/{format,vet,staticcheck,govulncheck,unit,plain,e2e}.json || status=1; \
+		$(RESULTS)/{format,vet,staticcheck,govulncheck,unit,plain,postgres,e2e}.json || status=1; \
 	exit $$status
 
 .PHONY: test-static
@@ -70,6 +71,11 @@ test-unit: $(TESTCOUNT) ## every test of the packages, with the race detector, i
 test-plain: $(TESTCOUNT) ## the tests that the race detector would make meaningless or endless
 	@go test -json -count=1 -timeout 10m -run '^(TestAllocations|TestUsageSummaryIsBounded|TestPolicies.*|TestMillionPrompts)$$' \
 		./tunnel ./state ./gateway/admission 2>&1 | $(TESTCOUNT) read $(RESULTS)/plain.json
+
+# Counts as one test, which is skipped where PostgreSQL is not and can't be installed.
+.PHONY: test-postgres
+test-postgres: $(TESTCOUNT) ## the tests of the state on a throw-away PostgreSQL server
+	@$(TESTCOUNT) check $(RESULTS)/postgres.json postgres .ci/postgres go test -count=1 -timeout 10m ./state
 
 .PHONY: test-e2e
 test-e2e: $(TESTCOUNT) sdk ## real processes, real SDKs, faults

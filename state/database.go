@@ -39,6 +39,7 @@ type database struct {
 	anchor      *sql.DB   // or nil; keeps a database in memory alive
 	versions    *versions // or nil: the engine can't tell cheaply whether something has changed
 	dialect     goose.Dialect
+	schema      fs.FS // or nil: migrations as they are
 }
 
 // openSQLiteFile opens the database in that file, and creates it with mode 0600 when it is missing; its directory
@@ -187,9 +188,12 @@ func isBusy(err error) bool {
 }
 
 func (d *database) migrateOnce(ctx context.Context) error {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
+	files := d.schema
+	if files == nil {
+		var err error
+		if files, err = fs.Sub(migrations, "migrations"); err != nil {
+			return err
+		}
 	}
 	provider, err := goose.NewProvider(d.dialect, d.write.DB, files,
 		goose.WithDisableGlobalRegistry(true), goose.WithTableName(schemaTable))

@@ -48,6 +48,7 @@ func fileURL(t testing.TB) string {
 func onEach(t *testing.T, test func(*testing.T, *Store)) {
 	t.Run("file", func(t *testing.T) { test(t, openURL(t, fileURL(t))) })
 	t.Run("memory", func(t *testing.T) { test(t, openURL(t, "sqlite::memory:")) })
+	onPostgres(t, test)
 }
 
 func createKey(t testing.TB, s *Store, spec KeySpec) (Key, string) {

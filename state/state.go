@@ -64,6 +64,11 @@ func open(ctx context.Context, at location) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openOn(ctx, db, files)
+}
+
+// openOn makes a Store of a database, which it closes if it fails.
+func openOn(ctx context.Context, db *database, files secretFiles) (*Store, error) {
 	if err := db.migrate(ctx); err != nil {
 		return nil, errors.Join(err, db.close())
 	}
