@@ -192,6 +192,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.managed() {
 		shown := a.cfg.Identity.Status().Serial // before the first dial
 		a.watchers.Go(func() { a.followIdentity(a.stopping, shown) })
+		a.watchers.Go(func() { a.reportLeases(a.stopping) })
 	}
 	result := make(chan error, 1)
 	go func() { result <- a.supervisor.Run(a.stopping) }()

@@ -3,7 +3,6 @@ package nodeagent
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"net/url"
 	"slices"
 	"strings"
@@ -25,8 +24,8 @@ func newNeedleSet(credential []byte) *needleSet {
 	n := &needleSet{blank: '*'}
 	n.add(credential)
 	for _, form := range encodedForms(credential) {
-		if len(form) >= minEncoded {
-			n.add(form)
+		if len(form) < minEncoded || !n.add(form) {
+			clear(form) // nothing else would
 		}
 	}
 	if n.in['*'] {
@@ -35,21 +34,24 @@ func newNeedleSet(credential []byte) *needleSet {
 	return n
 }
 
-func (n *needleSet) add(needle []byte) {
+// add reports whether the needle is new: then it is the set's own.
+func (n *needleSet) add(needle []byte) bool {
 	if slices.ContainsFunc(n.all, func(known []byte) bool { return bytes.Equal(known, needle) }) {
-		return
+		return false
 	}
 	n.all = append(n.all, needle)
 	n.longest = max(n.longest, len(needle))
 	for _, c := range needle {
 		n.in[c] = true
 	}
+	return true
 }
 
 // Making a Replacer costs far more than using it, and a lease brings a credential of its own.
 var (
 	unescapeMarks = strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
 	quote         = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	htmlQuote     = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "<", `\u003c`, ">", `\u003e`, "&", `\u0026`)
 )
 
 // encodedForms are the credential in base64, as a part of a URL and as a part of a JSON string. Forms that are equal
@@ -64,9 +66,7 @@ func encodedForms(credential []byte) [][]byte {
 	for _, escaped := range []string{url.QueryEscape(plain), url.PathEscape(plain), component} {
 		forms = append(forms, []byte(escaped), lowerEscapes(escaped))
 	}
-	quoted := quote.Replace(plain)
-	html, _ := json.Marshal(plain) // a string always can be
-	for _, s := range []string{quoted, string(html[1 : len(html)-1])} {
+	for _, s := range []string{quote.Replace(plain), htmlQuote.Replace(plain)} {
 		forms = append(forms, []byte(s), []byte(strings.ReplaceAll(s, "/", `\/`)))
 	}
 	return forms
@@ -80,7 +80,10 @@ func base64Core(encoding *base64.Encoding, credential []byte, before int) []byte
 	clear(padded)
 	first := []int{0, 2, 3}[before]
 	last := (before + len(credential)) * 8 / 6
-	return digits[min(first, last):last]
+	first = min(first, last)
+	clear(digits[:first]) // which hold some bits of the credential, too
+	clear(digits[last:])
+	return digits[first:last]
 }
 
 // lowerEscapes writes the escapes of a URL in lower case: both are right.
