@@ -48,6 +48,7 @@ func (s *Server) logRun(x *exchange, end *ending) {
 	rec := x.rec
 	rec.mu.Lock()
 	target, upstream, reason, attempts, queued := rec.target, rec.upstream, rec.reason, rec.attempts, rec.queued
+	how := rec.howLocked()
 	rec.mu.Unlock()
 	// A record made here: LogAttrs would look for the caller's line, at a tenth of the whole line's cost.
 	r := slog.NewRecord(time.Now(), slog.LevelInfo, "request", 0)
@@ -57,6 +58,7 @@ func (s *Server) logRun(x *exchange, end *ending) {
 		slog.String("model", rec.model),
 		slog.String("route", rec.route),
 		slog.String("upstream_model", upstream),
+		slog.String("execution", how),
 		slog.String("run_id", string(rec.id)),
 		slog.String("request_id", rec.requestID),
 		slog.String("key", string(rec.key)),
@@ -79,6 +81,9 @@ func (s *Server) logRun(x *exchange, end *ending) {
 	}
 	if end.terminal.Detail != "" {
 		r.AddAttrs(slog.String("detail", end.terminal.Detail))
+	}
+	if rec.session != "" {
+		r.AddAttrs(slog.String("session_id", rec.session))
 	}
 	if rec.clientID != "" {
 		r.AddAttrs(slog.String("client_request_id", rec.clientID))

@@ -34,6 +34,11 @@ func (x *exchange) passDirect(run registry.Run) bool {
 	if !ok {
 		return false
 	}
+	return x.writeDirect(data, border)
+}
+
+// writeDirect is write for who must not wait.
+func (x *exchange) writeDirect(data []byte, border bool) bool {
 	now := time.Now()
 	x.refreshDeadline(now)
 	x.cork.hold()

@@ -129,10 +129,14 @@ type node struct {
 // addNode connects a Node and waits until it gets runs.
 func (e *edge) addNode(name string, capacity int, h handler, models ...string) *node {
 	e.t.Helper()
-	info := &tunnel.NodeInfo{
-		Version:   "test",
-		Providers: []tunnel.ProviderInfo{{ID: "p", Adapter: "openai", Capacity: capacity, Health: wire.Health_HEALTH_OK}},
-	}
+	return e.addProvider(name, tunnel.ProviderInfo{Adapter: "openai", Capacity: capacity}, h, models...)
+}
+
+// addProvider connects a Node with that provider, and waits until it gets runs.
+func (e *edge) addProvider(name string, p tunnel.ProviderInfo, h handler, models ...string) *node {
+	e.t.Helper()
+	p.ID, p.Health = "p", wire.Health_HEALTH_OK
+	info := &tunnel.NodeInfo{Version: "test", Providers: []tunnel.ProviderInfo{p}}
 	for _, m := range models {
 		info.Models = append(info.Models, tunnel.ModelInfo{Provider: "p", ID: m, OwnedBy: "test"})
 	}

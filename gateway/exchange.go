@@ -43,8 +43,10 @@ type exchange struct {
 	requestID string
 	key       *state.Key
 	env       openai.Envelope
-	events    bool // the client wants an event stream
-	withhold  bool // it gets no usage-only event, as it did not ask for one
+	routed    string // the model's name by which the route was found: env.Model, or that with or without Ollama's tag
+	session   string // the client's session_id; empty for none
+	events    bool   // the client wants an event stream
+	withhold  bool   // it gets no usage-only event, as it did not ask for one
 	route     *route.Route
 	stats     *routeStats // of the route, as known when the request came
 	input     int64       // estimated tokens, of the prompt
@@ -79,9 +81,11 @@ type exchange struct {
 	ticket  *admission.Ticket  // the last one
 	grant   *credential.Grant  // of this attempt's credential; nil where the route wants none
 	avoid   []admission.Target // targets that failed
+	kinds   admission.Kinds    // the adapters that may run the request as a normalized run
 	retries int                // of them those that a provider's failure sent it away from
 	noUsage bool               // the provider refused stream_options
 	sent    sentBody
+	norm    *normalized // once a target needed it, else nil
 	answer  answer
 
 	chunks chunkTimes
@@ -112,6 +116,8 @@ type verdict struct {
 	problem *openai.Error
 	// raw is a provider's error that passes as it is, in place of problem.
 	raw *rawReply
+	// kinds are the adapters that can't run the request, where next is nextOtherKind.
+	kinds admission.Kinds
 	// told: the provider's own error has reached the client in its event stream.
 	told bool
 }
@@ -124,6 +130,7 @@ const (
 	nextAgain                 // nothing was done: dispatch again, wherever
 	nextElsewhere             // dispatch once more, on another target
 	nextPlain                 // dispatch once more without asking for usage
+	nextOtherKind             // dispatch once more, where the request need not be a normalized run of that kind of adapter
 )
 
 // run drives the request to its end, which is x.end. abort: the response must be cut off.
@@ -180,7 +187,11 @@ func (x *exchange) dispatch() *verdict {
 			v = openVerdict(ticket, err)
 		} else {
 			x.rec.opened(run, ticket)
-			v = x.relay(run, ticket)
+			if ticket.Normalized {
+				v = x.relayEvents(run, ticket)
+			} else {
+				v = x.relay(run, ticket)
+			}
 		}
 		ticket.Done()
 		x.settleGrant(v)
@@ -201,6 +212,9 @@ func (x *exchange) dispatch() *verdict {
 		case nextPlain:
 			x.noUsage = true
 			x.s.refusesUsage(ticket.Target)
+		case nextOtherKind:
+			x.kinds &^= v.kinds
+			former = v
 		}
 	}
 }
@@ -209,6 +223,9 @@ func (x *exchange) dispatch() *verdict {
 // left.
 func (x *exchange) admit() (*admission.Ticket, *verdict) {
 	ticket, waiter, err := x.s.adm.Acquire(x.admission())
+	if ticket == nil && x.op.ID == openai.OpCountTokens && (err == nil || errors.Is(err, admission.ErrUnsupported)) {
+		return nil, x.countTokens(waiter)
+	}
 	if waiter != nil {
 		ev := x.queue(waiter)
 		if ev != eventReady {
@@ -218,7 +235,7 @@ func (x *exchange) admit() (*admission.Ticket, *verdict) {
 		ticket, err = waiter.Result()
 	}
 	if err != nil {
-		return nil, admitVerdict(x.env.Model, err)
+		return nil, admitVerdict(x.env.Model, x.op, err)
 	}
 	return ticket, nil
 }
@@ -229,11 +246,12 @@ func (x *exchange) admission() admission.Request {
 		Route:     x.route,
 		Principal: admission.Principal{ID: x.key.Principal(), Weight: x.key.Weight, Priority: x.key.Priority},
 		Tokens:    x.tokens, Output: x.output, Affinity: x.affinity, Avoid: x.avoid, Line: x.line,
+		Op: x.op.ID, Kinds: x.kinds,
 	}
 }
 
 // admitVerdict says why there is no ticket.
-func admitVerdict(model string, err error) *verdict {
+func admitVerdict(model string, op *openai.Operation, err error) *verdict {
 	v := &verdict{terminal: execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeCapacity, Detail: err.Error()}}
 	full, isFull := errors.AsType[*admission.QueueFullError](err)
 	switch {
@@ -245,6 +263,9 @@ func admitVerdict(model string, err error) *verdict {
 	case errors.Is(err, admission.ErrNoOther):
 		v.terminal.Code = execution.CodeUnknownProvider
 		v.problem, v.next = openai.NoNodeAvailable(time.Second), nextElsewhere
+	case errors.Is(err, admission.ErrUnsupported):
+		v.terminal.Code = execution.CodeUnsupported
+		v.problem, v.next = unsupportedOperation(model, op), nextElsewhere
 	case errors.Is(err, admission.ErrClosed):
 		v.terminal.Code = execution.CodeDraining
 		v.problem = openai.Overloaded(time.Second)
@@ -263,6 +284,37 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 	if err := x.begin(ticket, attempt); err != nil {
 		return nil, err
 	}
+	spec := tunnel.OpenSpec{
+		Open: &wire.Open{
+			RunId:     string(x.rec.id),
+			Attempt:   uint32(attempt),
+			SessionId: x.session,
+			TimeoutMs: uint32(max(time.Until(x.deadline).Milliseconds(), 1)),
+		},
+		Body:     x.outgoing(ticket),
+		Released: ticket.Release,
+	}
+	if ticket.Normalized {
+		spec.Open.Kind = &wire.Open_Run{Run: x.runRequest(ticket)}
+	} else {
+		spec.Open.Kind = &wire.Open_ProviderTunnel{ProviderTunnel: x.exchangeRequest(ticket)}
+	}
+	if x.grant != nil {
+		spec.Open.Lease, spec.Lease = x.grant.Binding(), x.grant.Lease
+	}
+	return x.s.reg.Open(ticket.Target, spec)
+}
+
+// outgoing is the body that the ticket's target is sent, once prepare was content.
+func (x *exchange) outgoing(t *admission.Ticket) []byte {
+	if t.Normalized {
+		return x.norm.input
+	}
+	return x.sent.body
+}
+
+// exchangeRequest is what the Node is asked where the exchange is relayed.
+func (x *exchange) exchangeRequest(ticket *admission.Ticket) *wire.ProviderTunnelRequest {
 	request := &wire.ProviderTunnelRequest{
 		Provider:           string(ticket.Target.Provider),
 		Model:              ticket.Model,
@@ -273,25 +325,16 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 		FirstByteTimeoutMs: milliseconds(x.route.Timeouts.FirstByte),
 		IdleTimeoutMs:      milliseconds(x.route.Timeouts.BetweenChunks),
 	}
-	if x.route.RenameModel { // also of the same name: a provider may answer with a more exact one
+	if x.renames() {
 		request.AnswerModel = x.env.Model
 	}
-	spec := tunnel.OpenSpec{
-		Open: &wire.Open{
-			RunId:     string(x.rec.id),
-			Attempt:   uint32(attempt),
-			SessionId: x.env.SessionID,
-			TimeoutMs: uint32(max(time.Until(x.deadline).Milliseconds(), 1)),
-			Kind:      &wire.Open_ProviderTunnel{ProviderTunnel: request},
-		},
-		Body:     x.sent.body,
-		Released: ticket.Release,
-	}
-	if x.grant != nil {
-		spec.Open.Lease, spec.Lease = x.grant.Binding(), x.grant.Lease
-	}
-	return x.s.reg.Open(ticket.Target, spec)
+	return request
 }
+
+// renames reports whether the answer bears the name that the client asked for, whatever the provider calls the model:
+// where the route says so (also of the same name: a provider may answer with a more exact one), and where the client's
+// name was found under another spelling.
+func (x *exchange) renames() bool { return x.route.RenameModel || x.routed != x.env.Model }
 
 // milliseconds is a timeout on the wire, 0 for none: one that is there is never lost in rounding.
 func milliseconds(d time.Duration) uint32 {
@@ -315,6 +358,9 @@ var errBudget = errors.New("no room for the request body")
 // prepare makes x.sent what the ticket's provider is sent: the client's body with the model's name there, and where the
 // client wants a stream without its usage, with the usage asked for.
 func (x *exchange) prepare(t *admission.Ticket) error {
+	if t.Normalized {
+		return x.normalize()
+	}
 	usage := x.withhold && !x.noUsage && !x.s.usageRefused(t.Target)
 	if x.sent.body != nil && x.sent.model == t.Model && x.sent.usage == usage {
 		return nil
@@ -352,6 +398,7 @@ func openVerdict(t *admission.Ticket, err error) *verdict {
 		problem:  openai.NoNodeAvailable(time.Second),
 		next:     nextAgain,
 	}
+	parse, isParse := errors.AsType[*parseError](err)
 	switch {
 	case errors.Is(err, registry.ErrGone):
 		t.Release()
@@ -361,6 +408,10 @@ func openVerdict(t *admission.Ticket, err error) *verdict {
 	case errors.Is(err, errBudget):
 		t.Release()
 		v.terminal.Code, v.problem, v.next = execution.CodeCapacity, openai.Overloaded(budgetWait), nextNothing
+	case isParse:
+		t.Release()
+		v.terminal.Code, v.problem = execution.CodeBadRequest, parse.told
+		v.next, v.kinds = nextOtherKind, admission.EveryKind
 	case isRefused(err):
 		t.Release()
 		v.terminal.Outcome, v.terminal.Code = execution.Failed, execution.CodeCredentialRejected

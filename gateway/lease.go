@@ -48,18 +48,21 @@ func (x *exchange) begin(t *admission.Ticket, attempt int) error {
 	if x.s.issuer == nil { // token mode takes no file with slots
 		return &credential.RefusedError{Reason: credential.ReasonUnknownSlot}
 	}
-	contentType := ""
+	method, path, contentType := x.op.Method, x.op.Path, ""
 	for _, h := range x.headers {
 		if h.Name == "content-type" {
 			contentType = h.Value
 		}
+	}
+	if t.Normalized {
+		method, path, contentType = lease.RunMethod, lease.RunPath, lease.RunType
 	}
 	rec := x.rec
 	grant, err := x.s.issuer.Begin(credential.Use{
 		Node: t.Target.Node, Generation: t.Target.Generation, Run: rec.id, Attempt: uint32(attempt),
 		Principal: execution.PrincipalID(rec.principal), Key: rec.key, Route: execution.RouteName(rec.route),
 		Slot: t.Spec.Slot, Profile: t.Spec.Profile, BaseURL: t.Spec.BaseURL,
-		Method: x.op.Method, Path: x.op.Path, ContentType: contentType, Body: x.sent.body,
+		Method: method, Path: path, ContentType: contentType, Body: x.outgoing(t),
 		Cancel: func() { rec.cancel(execution.CodeCredentialRejected) },
 	})
 	x.grant = grant

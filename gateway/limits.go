@@ -30,6 +30,10 @@ func (x *exchange) estimate() {
 			x.output, most = min(x.output, x.env.MaxTokens), x.env.MaxTokens
 		}
 	}
+	if x.op.ID == openai.OpCountTokens {
+		x.input, x.output, x.tokens = 0, 0, 0 // nothing is generated
+		return
+	}
 	n := min(max(x.env.Choices, 1), maxChoices)
 	x.tokens = min(x.input+min(most, state.MaxRunTokens)*n, state.MaxRunTokens) // more is not booked
 }

@@ -45,6 +45,13 @@ func problemOf(t execution.Terminal) *openai.Error {
 	return openai.ProviderFailed("")
 }
 
+// unsupportedOperation says that the model is there, but nothing that serves it can do what was asked for.
+func unsupportedOperation(model string, op *openai.Operation) *openai.Error {
+	e := openai.ModelNotFound(model)
+	e.Code, e.Message = "unsupported_operation", "The providers of this model do not have "+op.Path+"."
+	return e
+}
+
 // failed is the verdict of a run that ended otherwise than completed, before a byte of it reached the client.
 func (x *exchange) failed(t execution.Terminal, reached bool, ticket *admission.Ticket) *verdict {
 	v := &verdict{terminal: t, problem: problemOf(t)}

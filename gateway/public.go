@@ -63,6 +63,10 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		}
 	case strings.HasPrefix(path, runPrefix):
 		s.serveRun(w, r, path[len(runPrefix):])
+	case strings.HasPrefix(path, keyPrefix):
+		s.serveKeyed(w, r, path[len(keyPrefix):])
+	case ollamaDocuments[path] != nil, path == "/":
+		s.serveOllama(w, r, path)
 	case path == "/healthz":
 		plain(w, http.StatusOK, "ok\n")
 	case path == "/readyz":
@@ -196,18 +200,19 @@ func (x *exchange) intake() (e *openai.Error) {
 	if e = x.charge(); e != nil {
 		return e
 	}
-	x.events = x.env.Stream && x.op.Streams() && x.op.Stream != openai.StreamNone
+	x.events = x.env.Stream && x.op.Streams() && x.op.Stream != openai.StreamNone && !x.lines()
+	x.kinds = x.normalizers()
 	x.withhold = x.events && x.op.IncludeUsage && !x.env.IncludeUsage
 	x.news.wanted = x.wantsNews()
 	if x.route.Policy == route.PrefixAffinity {
-		x.affinity = admission.AffinityOf(x.key.Principal(), x.env.SessionID, x.env.PromptCacheKey, x.env.Prompt(x.body))
+		x.affinity = admission.AffinityOf(x.key.Principal(), x.session, x.env.PromptCacheKey, x.env.Prompt(x.body))
 	}
 	x.deadline = x.started.Add(cmp.Or(x.route.Timeouts.Total, s.cfg.TotalTimeout))
 	x.headers = s.forwardHeaders(r.Header)
 	x.rec = &record{
 		id: execution.NewRunID(), requestID: x.requestID, clientID: clientRequestID(r.Header), key: x.key.ID,
 		principal: x.key.Principal(),
-		op:        x.op.Name, model: x.env.Model, route: x.route.Name, stream: x.env.Stream, started: x.started,
+		op:        x.op.Name, model: x.env.Model, session: x.session, route: x.route.Name, stream: x.env.Stream, started: x.started,
 		kill: make(chan execution.Code, 1),
 	}
 	return nil
@@ -222,7 +227,12 @@ func (x *exchange) look() (e *openai.Error) {
 	if x.env, x.form, e = look(x.op, contentType, x.body); e != nil {
 		return e
 	}
-	if x.route, e = x.s.routeFor(x.key, x.env.Model); e != nil {
+	if x.op.StreamsUnlessTold() && !x.env.StreamSet {
+		x.env.Stream = true
+	}
+	x.session = sessionOf(x.r.Header, &x.env, x.body)
+	x.routed = x.s.routedName(x.fam, x.key, x.env.Model)
+	if x.route, e = x.s.routeFor(x.key, x.routed); e != nil {
 		return e
 	}
 	x.stats = x.s.routing.stats(x.route.Name, false)

@@ -38,7 +38,7 @@ const (
 // reply is what the client got so far. It outlives a dispatch.
 type reply struct {
 	status    int  // 0 until the head was sent
-	events    bool // the head promised an event stream
+	events    bool // the head promised an event stream, or one of lines
 	answered  bool // bytes of the provider's answer went out: no second dispatch
 	gone      bool // a write failed
 	border    bool // nothing, or an event's end, was written last
@@ -52,11 +52,11 @@ type reply struct {
 
 // answer is what one dispatch brought so far.
 type answer struct {
-	head   *wire.Head // nil until HEAD
+	head   *wire.Head // nil until HEAD; a normalized run has none
 	status int
 	kind   string // the Content-Type
 	length int64  // of the body, -1 if unknown
-	sse    bool   // an event stream
+	sse    bool   // an event stream, or one of lines
 	gather bool   // nothing is sent before the end
 	buf    []byte // gathered
 }
@@ -127,7 +127,7 @@ func (x *exchange) read(a *answer, h *wire.Head) {
 		}
 	}
 	ok := a.status >= 200 && a.status < 300
-	a.sse = ok && isMedia(a.kind, "text/event-stream")
+	a.sse = ok && (isMedia(a.kind, "text/event-stream") || x.lines() && isMedia(a.kind, kindLines))
 	switch {
 	case !ok, x.reply.status != 0 && !a.sse:
 		a.gather = true
@@ -260,10 +260,14 @@ func (x *exchange) commit(a *answer, now time.Time) {
 	status := http.StatusOK
 	switch {
 	case a == nil:
-		v.set(h, "Content-Type", "text/event-stream; charset=utf-8")
+		v.set(h, "Content-Type", eventStream)
 	default:
 		status = a.status
-		v.copy(h, a.head.Headers)
+		if a.head != nil {
+			v.copy(h, a.head.Headers)
+		} else { // of a normalized run
+			v.set(h, "Content-Type", a.kind)
+		}
 		if _, ok := h["Content-Type"]; !ok {
 			h["Content-Type"] = nil // none, rather than net/http's guess
 		}
@@ -294,6 +298,12 @@ func (x *exchange) ownHeaders(h http.Header, v *headerValues, now time.Time) {
 		if x.news.estimate > 0 {
 			v.set(h, "X-Iop-Queue-Estimate-Ms", strconv.FormatInt(x.news.estimate.Milliseconds(), 10))
 		}
+	}
+	if x.echoesSession() {
+		v.set(h, "X-Iop-Session-Id", x.session)
+	}
+	if how := x.rec.how(); how != "" {
+		v.set(h, "X-Iop-Execution", how)
 	}
 	x.limitHeaders(h)
 	v.set(h, "Openai-Processing-Ms", strconv.FormatInt(now.Sub(x.started).Milliseconds(), 10))
@@ -419,6 +429,9 @@ func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.
 	if newStatus >= 500 || newStatus == http.StatusTooManyRequests {
 		v.terminal.Outcome, v.terminal.Code = execution.Failed, execution.CodeProviderError
 	}
+	if e == nil && !inShape(x.fam, body) {
+		e = (&rawReply{status: newStatus, body: body}).problem()
+	}
 	if e == nil {
 		v.raw = &rawReply{status: newStatus, kind: a.kind, body: body, retryAfter: wait}
 		return v
@@ -536,9 +549,17 @@ func (x *exchange) inBand(v *verdict) {
 	if problem == nil {
 		problem = v.raw.problem()
 	}
+	if x.renders() {
+		x.failInBand(problem)
+		return
+	}
 	var out []byte
-	if !x.reply.border {
-		out = append(out, blankLines...) // the event that was cut off ends here
+	switch {
+	case x.reply.border:
+	case x.lines():
+		out = append(out, '\n') // the line that was cut off ends here
+	default:
+		out = append(out, blankLines...) // so does the event
 	}
 	x.write(openai.AppendInBandError(out, x.op.Stream, problem), time.Now(), false)
 }

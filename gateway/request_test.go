@@ -113,10 +113,10 @@ func checkRefusalHeaders(t *testing.T, resp *http.Response) {
 
 func TestOtherFamiliesHaveTheirOwnErrors(t *testing.T) {
 	e := newEdge(t, nil)
-	if status, _, body := e.post("/v1/messages", `{"model":"m"}`); status != 404 || !strings.HasPrefix(body, `{"type":"error","error":{"type":"not_found_error"`) {
+	if status, _, body := e.post("/v1/messages", `{"model":1}`); status != 400 || !strings.HasPrefix(body, `{"type":"error","error":{"type":"invalid_request_error"`) {
 		t.Errorf("Anthropic: %d %s", status, body)
 	}
-	if status, _, body := e.post("/api/chat", `{"model":"m"}`); status != 404 || !strings.HasPrefix(body, `{"error":"`) {
+	if status, _, body := e.post("/api/chat", `{"model":1}`); status != 400 || !strings.HasPrefix(body, `{"error":"`) {
 		t.Errorf("Ollama: %d %s", status, body)
 	}
 }

@@ -25,6 +25,7 @@ type record struct {
 	principal string // whom it counts for
 	op        string
 	model     string // as the client named it
+	session   string // the client's; empty for none
 	route     string
 	stream    bool
 	started   time.Time
@@ -35,6 +36,7 @@ type record struct {
 	target   admission.Target
 	upstream string // the model's name at the provider
 	reason   admission.Reason
+	normal   bool // the last attempt is, or was, a normalized run
 	attempts int
 	queued   time.Duration // waiting for tickets, all attempts together
 	state    runState
@@ -63,7 +65,31 @@ func (rec *record) opened(run registry.Run, t *admission.Ticket) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.run, rec.target, rec.upstream, rec.reason, rec.state = run, t.Target, t.Model, t.Reason, runActive
+	rec.normal = t.Normalized
 	rec.attempts++
+}
+
+// What the execution of a run is called, in headers, logs and APIs.
+const (
+	executionRaw        = "raw"        // the exchange with the provider was relayed
+	executionNormalized = "normalized" // the Node's adapter ran it
+)
+
+// how says how the last attempt was executed; empty before the first.
+func (rec *record) how() string {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.howLocked()
+}
+
+func (rec *record) howLocked() string {
+	switch {
+	case rec.attempts == 0:
+		return ""
+	case rec.normal:
+		return executionNormalized
+	}
+	return executionRaw
 }
 
 // requeued notes that the run waits again.

@@ -18,7 +18,9 @@ type runView struct {
 	Operation  string           `json:"operation"`
 	Model      string           `json:"model"`
 	Stream     bool             `json:"stream"`
-	State      string           `json:"state"` // "queued", "active", "ended"
+	SessionID  string           `json:"session_id,omitempty"`
+	Execution  string           `json:"execution,omitempty"` // "raw", "normalized"; none before the first attempt
+	State      string           `json:"state"`               // "queued", "active", "ended"
 	Phase      string           `json:"phase"`
 	Outcome    string           `json:"outcome,omitempty"`
 	Code       string           `json:"code,omitempty"`
@@ -39,6 +41,7 @@ func (rec *record) view() runView {
 	defer rec.mu.Unlock()
 	v := runView{
 		ID: rec.id, Object: "run", RequestID: rec.requestID, Operation: rec.op, Model: rec.model, Stream: rec.stream,
+		SessionID: rec.session, Execution: rec.howLocked(),
 		State: stateNames[rec.state], Phase: phase.String(), Created: rec.started.Unix(),
 		QueueMS: rec.queued.Milliseconds(), Attempts: rec.attempts, Reason: rec.reason.Public(),
 		DurationMS: time.Since(rec.started).Milliseconds(),

@@ -43,6 +43,7 @@ type Envelope struct {
 	seenFields   uint8 // bit per field
 	prompt       span  // the value of messages, prompt or input
 	promptField  field // which of them it is, or fieldNone
+	metadata     span  // the value of metadata
 }
 
 // span is a range of the body. The zero value is "absent": no value begins at the very start of an object.
@@ -65,11 +66,12 @@ const (
 	fieldMessages // the three that may hold the prompt, the one that counts most first
 	fieldPrompt
 	fieldInput
+	fieldMetadata
 )
 
 var fieldNames = [...]string{
 	"", "model", "stream", "stream_options", "stream_options.include_usage", "session_id", "prompt_cache_key", "user",
-	"max_tokens", "n", "messages", "prompt", "input",
+	"max_tokens", "n", "messages", "prompt", "input", "metadata",
 }
 
 func (f field) String() string { return fieldNames[f] }
@@ -187,6 +189,8 @@ func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
 		}
 	case fieldChoices:
 		e.Choices = max(e.Choices, min(positive(raw), maxChoices))
+	case fieldMetadata:
+		e.metadata = span{i, end}
 	case fieldMessages, fieldPrompt, fieldInput:
 		if raw[0] != 'n' && (e.promptField == fieldNone || f <= e.promptField) {
 			e.prompt, e.promptField = span{i, end}, f
@@ -219,6 +223,19 @@ func (e *Envelope) Prompt(body []byte) []byte {
 		return nil
 	}
 	return body[e.prompt.start:e.prompt.end]
+}
+
+// MetadataSessionID returns the session_id of the request's metadata, empty where there is none, it is no string or it is
+// longer than MaxHintLength. body must be the one that e was parsed from.
+func (e *Envelope) MetadataSessionID(body []byte) string {
+	if e.metadata == (span{}) {
+		return ""
+	}
+	raw := member(body[e.metadata.start:e.metadata.end], "session_id")
+	if len(raw)-2 > MaxHintLength {
+		return ""
+	}
+	return text(raw)
 }
 
 // EstimateTokens returns about how many tokens a prompt of so many bytes is, at least 1: a token is four bytes of
@@ -378,6 +395,8 @@ func topField(raw []byte, escaped bool) (f field, exact bool) {
 			return fieldMaxTokens, true
 		case "n":
 			return fieldChoices, true
+		case "metadata":
+			return fieldMetadata, true
 		}
 	}
 	for f := fieldModel; f <= fieldStreamOptions; f++ {

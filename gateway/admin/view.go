@@ -150,7 +150,9 @@ type Run struct {
 	Operation  string               `json:"operation"`
 	Model      string               `json:"model"`
 	Stream     bool                 `json:"stream"`
-	State      string               `json:"state"` // "queued", "active", "ended"
+	SessionID  string               `json:"session_id,omitempty"` // the client's
+	Execution  string               `json:"execution,omitempty"`  // "raw", "normalized"; none before the first attempt
+	State      string               `json:"state"`                // "queued", "active", "ended"
 	Phase      string               `json:"phase"`
 	Outcome    string               `json:"outcome,omitempty"`
 	Code       string               `json:"code,omitempty"`

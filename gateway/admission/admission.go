@@ -215,6 +215,14 @@ func (c *Controller) Serves(r *route.Route) bool {
 	return false
 }
 
+// Knows reports whether the route stands in the file, or some Node has offered its model.
+func (c *Controller) Knows(r *route.Route) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, _ := c.lineLocked(r)
+	return l != nil && l.known
+}
+
 // startSettlingLocked starts the time after which unknown models are refused; called when a Node comes online.
 func (c *Controller) startSettlingLocked() {
 	if c.timer != nil || c.settled || c.closed {

@@ -11,6 +11,7 @@ import (
 	"iop/execution"
 	"iop/gateway/admission"
 	"iop/identity"
+	"iop/openai"
 	"iop/state"
 	"iop/tunnel"
 	"iop/tunnel/wire"
@@ -193,7 +194,10 @@ func (r *Registry) session(id execution.NodeID, gen execution.Generation) Sessio
 func offers(info *tunnel.NodeInfo, drained bool) []admission.Offer {
 	out := make([]admission.Offer, 0, len(info.Providers))
 	for _, p := range info.Providers {
-		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health)}
+		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health), Raw: relays(&p)}
+		if p.Runs {
+			o.Runs = admission.KindOf(p.Adapter)
+		}
 		for _, m := range info.Models {
 			if m.Provider == p.ID && len(m.ID) <= maxModelIDLength {
 				o.Models = append(o.Models, admission.Model{ID: m.ID, Loaded: m.Loaded})
@@ -202,6 +206,35 @@ func offers(info *tunnel.NodeInfo, drained bool) []admission.Offer {
 		out = append(out, o)
 	}
 	return out
+}
+
+// relays is which operations are relayed to a provider as they are.
+func relays(p *tunnel.ProviderInfo) (set openai.OpSet) {
+	if !p.OperationsKnown {
+		return surmised(p.Adapter)
+	}
+	for _, name := range p.Operations {
+		if id, ok := openai.ParseOp(name); ok { // one that this Edge does not know nobody asks it for
+			set = set.With(id)
+		}
+	}
+	return set
+}
+
+// surmised is what a provider of which nothing is known is asked for: all but what its adapter's kind surely has not.
+func surmised(adapter string) (set openai.OpSet) {
+	kind := admission.KindOf(adapter)
+	for _, op := range openai.Operations() {
+		ollama := op.ID >= openai.OpOllamaChat && op.ID <= openai.OpOllamaEmbeddings
+		messages := op.ID == openai.OpMessages || op.ID == openai.OpCountTokens
+		switch {
+		case ollama && kind != admission.KindOllama:
+		case kind == admission.KindAnthropic && !messages && op.ID != openai.OpChatCompletions:
+		default:
+			set = set.With(op.ID)
+		}
+	}
+	return set
 }
 
 // healthy: what was not probed yet may be tried.

@@ -62,6 +62,7 @@ func collect(seen map[string]tunnel.ModelInfo, info *tunnel.NodeInfo) {
 			other.Created = m.Created
 		}
 		other.OwnedBy = min(other.OwnedBy, m.OwnedBy)
+		other.Loaded = other.Loaded || m.Loaded
 		seen[m.ID] = other
 	}
 }
