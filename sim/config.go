@@ -57,6 +57,8 @@ type Config struct {
 	Loaded []string `env:"LOADED" help:"models in memory at the start; default none for ollama, all for engines that load at their start" example:"sim-small"`
 	// MaxLoaded is how many models are in memory at once; the one that was used longest ago makes room. 0 is all.
 	MaxLoaded int `env:"MAX_LOADED" help:"models in memory at once; 0 for all" example:"1"`
+	// Pull is how long an Ollama takes to pull a model.
+	Pull time.Duration `env:"PULL" help:"time that ollama takes to pull a model" example:"20s"`
 	// FailRate is the share of inference requests that are answered FailStatus at once, spread evenly.
 	FailRate float64 `env:"FAIL_RATE" help:"share of requests that fail at once, 0 to 1" example:"0.1"`
 	// FailStatus is the status of those.
@@ -124,6 +126,9 @@ func (c Config) validateMemory() error {
 	}
 	if c.Load < 0 {
 		return fmt.Errorf("load must not be negative, e.g. 8s, not %s", c.Load)
+	}
+	if c.Pull < 0 {
+		return fmt.Errorf("pull must not be negative, e.g. 20s, not %s", c.Pull)
 	}
 	if c.MaxLoaded < 0 {
 		return fmt.Errorf("max-loaded must be 0 (all) or more, not %d", c.MaxLoaded)

@@ -28,6 +28,8 @@ func (s *Server) ollamaRoutes(m *http.ServeMux) {
 	m.Handle("GET /api/tags", s.plain(func(x *exchange) error { return x.ollamaModels(x.s.Models(), false) }))
 	m.Handle("GET /api/ps", s.plain(func(x *exchange) error { return x.ollamaModels(x.s.Loaded(), true) }))
 	m.Handle("POST /api/show", s.aside(decodeOllamaShow))
+	m.Handle("POST /api/pull", s.aside(decodeOllamaPull))
+	m.Handle("DELETE /api/delete", s.aside(decodeOllamaDelete))
 	m.Handle("POST /api/chat", s.infer(decodeOllamaChat))
 	m.Handle("POST /api/generate", s.infer(decodeOllamaGenerate))
 	m.Handle("POST /api/embed", s.infer(decodeOllamaEmbed))
