@@ -105,6 +105,9 @@ func appendAnthropicObject(dst []byte, e *Error) []byte {
 	dst = append(dst, anthropicType(e.Status)...)
 	dst = append(dst, `","message":`...)
 	dst = appendString(dst, e.Message)
+	if e.Code == codeThreadUnsupported {
+		dst = append(dst, `,"details":{"error_code":"`+codeThreadUnsupported+`","unsupported":[]}`...)
+	}
 	return append(dst, '}')
 }
 

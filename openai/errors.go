@@ -71,6 +71,16 @@ func InvalidRequest(param, message string) *Error {
 	return refusal(http.StatusBadRequest, typeInvalidRequest, param, message)
 }
 
+// codeThreadUnsupported is the word by which clients of Anthropic's know that the request must hold its whole conversation.
+const codeThreadUnsupported = "thread_unsupported_request"
+
+// ThreadUnsupported refuses to keep a conversation for the client. Anthropic's own clients then send all of it, by
+// themselves.
+func ThreadUnsupported() *Error {
+	return refusal(http.StatusBadRequest, codeThreadUnsupported, "thread",
+		"thread: is not supported here: no conversations are kept; send all messages without it")
+}
+
 // ModelRequired says that the request names no model.
 func ModelRequired() *Error {
 	return InvalidRequest("model", "model is missing; the request must name one")

@@ -29,7 +29,6 @@ var notCarried = map[string]string{
 	"fallbacks":             "the gateway's routes decide on fallbacks",
 	"inference_geo":         "the gateway's routes decide where a request goes",
 	"mcp_servers":           "tools run at the client",
-	"thread":                "no threads are kept here",
 	"user_profile_id":       "no profiles are kept here",
 	"workspace_id":          "it speaks of the account at the provider",
 }
@@ -157,6 +156,11 @@ func (p *parser) passOver(name string, v openai.Value) bool {
 	case "speed":
 		if p.r.String(root, name, v) != "standard" {
 			p.r.Fail(root.Member(name), `only "standard" is supported here`)
+		}
+		return true
+	case "thread":
+		if p.r.Err == nil {
+			p.r.Err = openai.ThreadUnsupported()
 		}
 		return true
 	case "context_management":

@@ -166,7 +166,7 @@ func TestParseRefuses(t *testing.T) {
 		{`"container":"c",` + hello, "container"}, {`"mcp_servers":[],` + hello, "mcp_servers"},
 		{`"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]},` + hello, "context_management"},
 		{`"context_management":{"edits":[{"type":"clear_thinking_20251015","keep":{"type":"thinking_turns","value":1}}]},` + hello, "context_management"},
-		{`"frequency_penalty":1,` + hello, "frequency_penalty"}, {`"betas":"b",` + hello, "betas"},
+		{`"thread":{"type":"create"},` + hello, "thread"}, {`"frequency_penalty":1,` + hello, "frequency_penalty"}, {`"betas":"b",` + hello, "betas"},
 		{`"messages":[{"role":"user","content":"a","content":"b"}]`, "messages.0.content"},
 	}
 	for _, tt := range tests {

@@ -120,7 +120,7 @@ func (p *parser) answer(at *openai.Path, s *spoken) string {
 
 // imageStarts are what images in base64 begin with.
 var imageStarts = [...]struct{ start, mediaType string }{
-	{"/9j/", "image/jpeg"}, {"iVBORw0KGgo", "image/png"}, {"R0lGOD", "image/gif"}, {"UklGR", "image/webp"},
+	{"/9j/", "image/jpeg"}, {"iVBORw0KGg", "image/png"}, {"R0lGOD", "image/gif"}, {"UklGR", "image/webp"},
 }
 
 // images reads images in base64. Other protocols want to know what an image is, so each is looked at.
