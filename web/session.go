@@ -162,7 +162,7 @@ func (c *console) signInPage(w http.ResponseWriter, r *http.Request) {
 // inside returns the path if it is one of the console's, else its home: nobody is sent elsewhere by a link.
 func inside(next string) string {
 	u, err := url.Parse(next)
-	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(u.Path, home) || strings.ContainsAny(next, "\\\r\n") {
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(u.Path, home) || strings.Contains(u.Path, "..") || strings.ContainsAny(next, "\\\r\n") {
 		return home
 	}
 	return u.RequestURI()
