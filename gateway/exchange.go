@@ -183,7 +183,11 @@ func (x *exchange) dispatch() *verdict {
 		}
 		x.ticket, x.line = ticket, ticket.Line
 		run, err := x.open(ticket, attempt)
-		if err != nil {
+		here, isHere := errors.AsType[*hereError](err)
+		if isHere {
+			ticket.Release()
+			v = x.answered(here.body)
+		} else if err != nil {
 			v = openVerdict(ticket, err)
 		} else {
 			x.rec.opened(run, ticket)

@@ -7,6 +7,7 @@ import (
 	"iop/gateway/admission"
 	"iop/openai"
 	"iop/openai/anthropic"
+	"iop/openai/ollama"
 	"iop/state"
 )
 
@@ -27,6 +28,8 @@ var parsers = map[openai.OpID]parser{
 	openai.OpChatCompletions: openai.ParseChat,
 	openai.OpResponses:       openai.ParseResponses,
 	openai.OpMessages:        anthropic.ParseMessages,
+	openai.OpOllamaChat:      ollama.ParseChat,
+	openai.OpOllamaGenerate:  ollama.ParseGenerate,
 }
 
 // normalizers are the adapters that may run the request as a normalized run.

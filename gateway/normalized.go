@@ -49,11 +49,19 @@ type parseError struct{ told *openai.Error }
 
 func (e *parseError) Error() string { return e.told.Error() }
 
+// hereError says that the request is answered without a Node, and how.
+type hereError struct{ body []byte }
+
+func (*hereError) Error() string { return "the request asks for nothing to be run" }
+
 // normalize makes x.norm, the input of a normalized run. What it holds counts against the body budget: while it is
 // made, what was parsed and what is made of it.
 func (x *exchange) normalize() error {
 	if x.norm != nil && x.norm.input != nil {
 		return nil
+	}
+	if body, ok := x.loads(); ok {
+		return &hereError{body}
 	}
 	n := int64(2*len(x.body) + x.edits.Grows())
 	if !x.s.bodies.take(x.share, n) {

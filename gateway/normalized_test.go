@@ -74,6 +74,14 @@ var families = map[string]family{
 		path: "/v1/messages", body: `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]%s}`, stream: `,"stream":true`,
 		whole: `"text":"Hello"`, done: "event: message_stop\n", broken: "event: error\ndata: {\"type\":\"error\"", refused: `{"type":"error","error":{"type":`,
 	},
+	"ollama chat": {
+		path: "/api/chat", body: `{"model":"m","messages":[{"role":"user","content":"hi"}]%s}`,
+		whole: `"content":"Hello"`, done: `"done":true`, broken: `{"error":"`, refused: `{"error":"`,
+	},
+	"ollama generate": {
+		path: "/api/generate", body: `{"model":"m","prompt":"hi"%s}`,
+		whole: `"response":"Hello"`, done: `"done":true`, broken: `{"error":"`, refused: `{"error":"`,
+	},
 }
 
 // ask sends the family's request, and returns the whole answer.
@@ -518,5 +526,18 @@ func TestCountTokensNeverWaits(t *testing.T) {
 	}
 	close(release)
 	<-codes
+	e.idle()
+}
+
+// What asks Ollama to load a model is answered where whoever serves it loads what it needs.
+func TestLoadingAsksNoNode(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addProvider("n1", runsOn("openai"), answerEvents(completed, started, hello, stop), "m")
+	for _, path := range []string{"/api/generate", "/api/chat"} {
+		status, h, answer := e.post(path, `{"model":"m"}`)
+		if status != 200 || !strings.Contains(answer, `"done_reason":"load"`) || h.Get("Content-Type") != "application/x-ndjson" || h.Get("X-Iop-Execution") != "" {
+			t.Errorf("%s: %d %v %s", path, status, h, answer)
+		}
+	}
 	e.idle()
 }

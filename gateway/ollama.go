@@ -1,8 +1,6 @@
 package gateway
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -10,6 +8,7 @@ import (
 	"time"
 
 	"iop/openai"
+	"iop/openai/ollama"
 	"iop/state"
 )
 
@@ -25,7 +24,7 @@ const (
 // ollamaDocument answers one of Ollama's paths that is no run, for a caller who was let in.
 type ollamaDocument struct {
 	method string
-	answer func(s *Server, w http.ResponseWriter, r *http.Request, key *state.Key) (any, *openai.Error)
+	answer func(s *Server, w http.ResponseWriter, r *http.Request, key *state.Key) ([]byte, *openai.Error)
 }
 
 // ollamaDocuments are by path. They speak of all Nodes at once, as far as the key may use what they serve.
@@ -76,40 +75,13 @@ func (s *Server) serveOllama(w http.ResponseWriter, r *http.Request, path string
 	key, e := s.authenticate(r, openai.FamilyOllama)
 	var body []byte
 	if e == nil {
-		var v any
-		if v, e = doc.answer(s, w, r, key); e == nil {
-			var err error
-			if body, err = json.Marshal(v); err != nil {
-				e = openai.Internal()
-			}
-		}
+		body, e = doc.answer(s, w, r, key)
 	}
 	if e != nil {
 		s.answer(w, r, e)
 		return
 	}
 	writeJSON(w, body)
-}
-
-// ollamaModel is a model as /api/tags and /api/ps list it. What only one server could know of its file is zero.
-type ollamaModel struct {
-	Name      string        `json:"name"`
-	Model     string        `json:"model"`
-	Modified  *time.Time    `json:"modified_at,omitempty"`
-	Size      int64         `json:"size"`
-	Digest    string        `json:"digest"`
-	Details   ollamaDetails `json:"details"`
-	ExpiresAt *time.Time    `json:"expires_at,omitempty"`
-	SizeVRAM  *int64        `json:"size_vram,omitempty"`
-}
-
-type ollamaDetails struct {
-	ParentModel  string   `json:"parent_model"`
-	Format       string   `json:"format"`
-	Family       string   `json:"family"`
-	Families     []string `json:"families"`
-	Parameters   string   `json:"parameter_size"`
-	Quantization string   `json:"quantization_level"`
 }
 
 // ollamaName is a model's name as Ollama writes it: with a tag, always.
@@ -120,42 +92,36 @@ func ollamaName(id string) string {
 	return id
 }
 
-// ollamaDigest stands for the hash of a model's file: clients cut it, and compare it. It is that of the name.
-func ollamaDigest(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return hex.EncodeToString(sum[:])
-}
-
-func ollamaModelOf(m *openai.Model) ollamaModel {
-	name := ollamaName(m.ID)
-	return ollamaModel{Name: name, Model: name, Digest: ollamaDigest(name), Details: ollamaDetails{Families: []string{}}}
-}
-
-func (s *Server) ollamaTags(_ http.ResponseWriter, _ *http.Request, key *state.Key) (any, *openai.Error) {
-	models := []ollamaModel{}
-	for _, m := range s.modelsFor(key) {
-		v := ollamaModelOf(&m)
-		modified := time.Unix(m.Created, 0).UTC()
-		v.Modified = &modified
-		models = append(models, v)
+// ollamaModel is a model as it is listed. What only one server could know of its file stays unknown.
+func ollamaModel(m *openai.Model) ollama.Model {
+	v := ollama.Model{Name: ollamaName(m.ID)}
+	if m.Created > 0 {
+		v.ModifiedAt = time.Unix(m.Created, 0)
 	}
-	return map[string]any{"models": models}, nil
+	return v
 }
 
-func (s *Server) ollamaLoaded(_ http.ResponseWriter, _ *http.Request, key *state.Key) (any, *openai.Error) {
+func (s *Server) ollamaTags(_ http.ResponseWriter, _ *http.Request, key *state.Key) ([]byte, *openai.Error) {
+	list := s.modelsFor(key)
+	models := make([]ollama.Model, len(list))
+	for i := range list {
+		models[i] = ollamaModel(&list[i])
+	}
+	return ollama.AppendTags(nil, models...), nil
+}
+
+func (s *Server) ollamaLoaded(_ http.ResponseWriter, _ *http.Request, key *state.Key) ([]byte, *openai.Error) {
 	loaded := map[string]bool{}
 	for _, m := range s.reg.Models() {
 		loaded[m.ID] = m.Loaded
 	}
-	models, expires, none := []ollamaModel{}, time.Now().Add(time.Hour).UTC(), int64(0) // when, only its Node knows
+	var models []ollama.Loaded
 	for _, m := range s.modelsFor(key) {
 		if s.routeLoaded(m.ID, loaded) {
-			v := ollamaModelOf(&m)
-			v.ExpiresAt, v.SizeVRAM = &expires, &none
-			models = append(models, v)
+			models = append(models, ollama.Loaded{Model: ollamaModel(&m)})
 		}
 	}
-	return map[string]any{"models": models}, nil
+	return ollama.AppendPS(nil, models...), nil
 }
 
 // routeLoaded reports whether some Node has the model, or one of the targets of its route, in memory.
@@ -174,7 +140,7 @@ func (s *Server) routeLoaded(name string, loaded map[string]bool) bool {
 	return false
 }
 
-func (s *Server) ollamaShow(w http.ResponseWriter, r *http.Request, key *state.Key) (any, *openai.Error) {
+func (s *Server) ollamaShow(w http.ResponseWriter, r *http.Request, key *state.Key) ([]byte, *openai.Error) {
 	bodyWithin(w, r, operatorBody)
 	var ask struct{ Model, Name string }
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxShowBody)).Decode(&ask); err != nil {
@@ -193,17 +159,18 @@ func (s *Server) ollamaShow(w http.ResponseWriter, r *http.Request, key *state.K
 	}
 	for _, m := range s.modelsFor(key) {
 		if m.ID == name {
-			return map[string]any{
-				"modelfile": "", "parameters": "", "template": "", "details": ollamaModelOf(&m).Details,
-				"model_info":   map[string]any{"general.architecture": "", "general.basename": name},
-				"capabilities": []string{"completion", "tools", "vision", "thinking"}, // what is refused, the run is told
-				"modified_at":  time.Unix(m.Created, 0).UTC(),
-			}, nil
+			return ollama.AppendShow(nil, ollama.Show{
+				Capabilities: ollamaCapabilities, ModifiedAt: ollamaModel(&m).ModifiedAt,
+				ModelInfo: json.RawMessage(`{"general.architecture":"unknown"}`), // `ollama show` fails without it
+			}), nil
 		}
 	}
 	return nil, openai.ModelNotFound(name)
 }
 
-func (s *Server) ollamaVersion(http.ResponseWriter, *http.Request, *state.Key) (any, *openai.Error) {
-	return map[string]string{"version": ollamaVersion}, nil
+// ollamaCapabilities are what clients may try: what a model's provider can't do, the run is told.
+var ollamaCapabilities = []string{"completion", "tools", "vision", "thinking"}
+
+func (s *Server) ollamaVersion(http.ResponseWriter, *http.Request, *state.Key) ([]byte, *openai.Error) {
+	return ollama.AppendVersion(nil, ollamaVersion), nil
 }
