@@ -140,6 +140,9 @@ func (m *chatMessage) addContent(out *execution.Message, place *messagePlace) *E
 	if err := decode(m.Content, &parts); err != nil {
 		return err
 	}
+	if len(parts) == 0 && out.Role != execution.RoleAssistant {
+		return InvalidRequest("", "must hold at least one part")
+	}
 	for i, raw := range parts {
 		part, err := chatPart(raw, out.Role)
 		if err != nil {

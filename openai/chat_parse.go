@@ -105,6 +105,7 @@ func (r *chatRequest) check() *Error {
 
 func (r *chatRequest) applyLength(in *execution.Input, names map[execution.Param]string) *Error {
 	s := &in.Sampling
+	r.MaxTokens, r.MaxCompletionTokens = unbounded(r.MaxTokens), unbounded(r.MaxCompletionTokens)
 	s.MaxTokens = r.MaxTokens
 	if n := r.MaxCompletionTokens; n != nil {
 		names[execution.ParamMaxTokens] = "max_completion_tokens"

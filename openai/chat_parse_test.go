@@ -54,6 +54,7 @@ func TestParseChatCarries(t *testing.T) {
 				`"presence_penalty":1.5,"repeat_penalty":1.1,"choices":2,"logprobs":true,"top_logprobs":3,"logit_bias":{"50256":-100}}`,
 		},
 		"one stop, a float that is whole": {`"stop":"x","max_tokens":100.0`, `,"sampling":{"max_tokens":100,"stop":["x"]}`},
+		"no bound":                        {`"max_tokens":-1,"max_completion_tokens":-1`, ``},
 		"nulls are absent": {
 			`"stop":null,"temperature":null,"tools":null,"tool_choice":null,"response_format":null,"store":null,"audio":null,"functions":null,"stream":null,"metadata":null`, ``,
 		},
@@ -235,6 +236,7 @@ var chatRefusals = []struct{ body, param string }{
 	{`"messages":[{"role":"function","name":"f","content":"1"}]`, "messages[0].role"},
 	{`"messages":[{"role":"robot","content":"1"}]`, "messages[0].role"},
 	{`"messages":[{"role":"user"}]`, "messages[0].content"},
+	{`"messages":[{"role":"user","content":[]}]`, "messages[0].content"},
 	{`"messages":[{"role":"user","content":5}]`, "messages[0].content"},
 	{`"messages":[{"role":"user","content":"x","tool_call_id":"c"}]`, "messages[0].tool_call_id"},
 	{`"messages":[{"role":"user","content":"x","refusal":"c"}]`, "messages[0].refusal"},

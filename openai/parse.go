@@ -176,6 +176,14 @@ func atLeastOne(name string, n *int64) *Error {
 	return nil
 }
 
+// unbounded takes a negative bound of the answer's length for none, as engines do.
+func unbounded(n *int64) *int64 {
+	if n != nil && *n < 0 {
+		return nil
+	}
+	return n
+}
+
 // checkEffort checks how much a model is to think.
 func checkEffort(name, effort string) *Error {
 	return oneOf(name, effort, "none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -137,6 +137,9 @@ func (b *inputBuilder) content(raw []byte, role execution.Role, name string) *Er
 	if err := decode(raw, &parts); err != nil {
 		return err
 	}
+	if len(parts) == 0 && role != execution.RoleAssistant {
+		return InvalidRequest("", "must hold at least one part")
+	}
 	for i, raw := range parts {
 		part, err := responsesPart(raw, role)
 		if err != nil {

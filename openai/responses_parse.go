@@ -112,6 +112,7 @@ func (r *responsesRequest) apply(in *execution.Input, names *paramNames) *Error 
 	if err := r.samplingParams.apply(in, names.names); err != nil {
 		return err
 	}
+	r.MaxOutputTokens = unbounded(r.MaxOutputTokens)
 	in.Sampling.MaxTokens = r.MaxOutputTokens
 	if err := atLeastOne("max_output_tokens", r.MaxOutputTokens); err != nil {
 		return err

@@ -165,6 +165,7 @@ var responsesRefusals = []struct{ body, param string }{
 	{`"input":[{"role":"tool","content":"x"}]`, "input[0].role"},
 	{`"input":[{"role":"user"}]`, "input[0].content"},
 	{`"input":[{"role":"user","content":"x"},{"role":"user","content":[{"type":"input_image","image_url":"ftp://x/"}]}]`, "input[1].content[0].image_url"},
+	{`"input":[{"role":"user","content":[]}]`, "input[0].content"},
 	{`"input":[{"role":"user","content":[{"type":"input_image"}]}]`, "input[0].content[0].image_url"},
 	{`"input":[{"role":"user","content":[{"type":"output_text","text":"x"}]}]`, "input[0].content[0].type"},
 	{`"input":[{"role":"user","content":[{"type":"text","text":"x"}]}]`, "input[0].content[0].type"},
