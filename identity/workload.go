@@ -161,11 +161,14 @@ func (h watcher) OnX509ContextWatchError(err error) {
 	if h.ctx.Err() != nil {
 		return // by Close
 	}
-	if status.Code(err) == codes.PermissionDenied {
-		h.w.withdraw(nil)
+	denied := status.Code(err) == codes.PermissionDenied
+	if denied {
 		err = errors.New("the agent has no identity for this process")
 	}
-	h.w.note(err)
+	h.w.note(err) // before the change, so that who is told of that finds out why
+	if denied {
+		h.w.withdraw(nil)
+	}
 }
 
 func (w *Workload) note(err error) {
@@ -193,8 +196,10 @@ func (w *Workload) take(update *workloadapi.X509Context) error {
 		w.logger.Info("identity: updated", "id", w.id, "serial", now.Serial, "not_after", now.NotAfter, "roots", now.Roots)
 		return nil
 	}
+	err = fmt.Errorf("the agent gives %d identities to this process, and %s is not among them", len(update.SVIDs), w.id)
+	w.note(err) // as there
 	w.withdraw(bundle)
-	return fmt.Errorf("the agent gives %d identities to this process, and %s is not among them", len(update.SVIDs), w.id)
+	return err
 }
 
 // bundleOf returns our trust domain's authorities: those of others, federated ones too, are not believed.
