@@ -28,12 +28,14 @@ type metrics struct {
 	firsts   *prometheus.HistogramVec // route
 	duration *prometheus.HistogramVec // route, operation
 	queued   prometheus.Histogram
-	tokens   *prometheus.CounterVec  // route, gen_ai_token_type
-	bytes    *prometheus.CounterVec  // direction
-	retries  [256]prometheus.Counter // by execution.Code; nil for what is none
-	keys     *prometheus.CounterVec
-	panics   prometheus.Counter
-	peers    *prometheus.CounterVec // reason; managed mode
+	tokens   *prometheus.CounterVec // route, gen_ai_token_type
+	bytes    *prometheus.CounterVec // direction
+	// responseBytes is the one of bytes that each run needs.
+	responseBytes prometheus.Counter
+	retries       [256]prometheus.Counter // by execution.Code; nil for what is none
+	keys          *prometheus.CounterVec
+	panics        prometheus.Counter
+	peers         *prometheus.CounterVec // reason; managed mode
 }
 
 // Buckets, in seconds.
@@ -72,6 +74,7 @@ func newMetrics(s *Server) *metrics {
 		"Tokens, as providers reported them or, where they did not, as they were estimated. cached is part of input, reasoning part of output.", "route", "gen_ai_token_type")
 	m.bytes = counterVec("iop_body_bytes_total",
 		"Bytes of bodies, from clients (request) and to them (response).", "direction")
+	m.responseBytes = m.bytes.WithLabelValues("response")
 	retries := counterVec("iop_retries_total", "Runs that were dispatched again on another target, by the code of the failure.", "error_type")
 	for c := execution.CodeCapacity; c <= execution.CodeInternal; c++ {
 		m.retries[c] = retries.WithLabelValues(c.String())
@@ -134,25 +137,18 @@ func (m *metrics) gauges(s *Server) {
 
 // ended notes a run that has ended.
 func (m *metrics) ended(x *exchange, end *ending) {
-	t, name := &end.terminal, x.stats.name
-	m.requests.WithLabelValues(name, x.op.Name, t.Outcome.String()).Inc()
+	t, st := &end.terminal, x.stats
+	m.requestsOf(st, x.op, t.Outcome).Inc()
 	if t.Outcome != execution.Completed {
-		m.failures.WithLabelValues(name, t.Code.String()).Inc()
+		m.failures.WithLabelValues(st.name, t.Code.String()).Inc()
 	}
 	if end.firstByte > 0 {
-		m.firsts.WithLabelValues(name).Observe(end.firstByte.Seconds())
+		st.series.first.get(func() prometheus.Observer { return m.firsts.WithLabelValues(st.name) }).Observe(end.firstByte.Seconds())
 	}
-	m.duration.WithLabelValues(name).Observe(end.total.Seconds())
-	m.bytes.WithLabelValues("response").Add(float64(end.bytes))
-	for _, c := range [...]struct {
-		kind string
-		n    int64
-	}{{"input", t.Usage.Input}, {"output", t.Usage.Output}, {"cached", t.Usage.Cached}, {"reasoning", t.Usage.Reasoning}} {
-		if c.n > 0 {
-			m.tokens.WithLabelValues(name, c.kind).Add(float64(c.n))
-		}
-	}
-	x.stats.chunks.add(&x.chunks)
+	st.series.duration.get(func() prometheus.Observer { return m.duration.WithLabelValues(st.name) }).Observe(end.total.Seconds())
+	m.responseBytes.Add(float64(end.bytes))
+	m.countTokens(st, t.Usage)
+	st.chunks.add(&x.chunks)
 }
 
 // refusal notes a request that never became a run.

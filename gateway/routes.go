@@ -38,6 +38,7 @@ type routeStats struct {
 	name   string
 	output atomic.Uint64 // mean tokens of an answer, as math.Float64bits; 0: none seen
 	chunks chunkHistogram
+	series series
 }
 
 // expected is how long an answer of the route is, in tokens, as far as is known.

@@ -63,12 +63,17 @@ type Key struct {
 	RevokedAt     time.Time
 	RevokedBy     string
 	LastUsed      time.Time // to the minute, and up to two minutes late
+
+	principal string // of a key that has no owner; empty: to be made
 }
 
 // Principal is whom the key's use counts for: its owner, or "key:" and the id.
 func (k *Key) Principal() string {
-	if k.Owner != "" {
+	switch {
+	case k.Owner != "":
 		return k.Owner
+	case k.principal != "":
+		return k.principal
 	}
 	return keyPrincipal + string(k.ID)
 }
@@ -107,6 +112,7 @@ func (s *Store) CreateKey(ctx context.Context, spec KeySpec) (Key, Secret, error
 		ID: KeyID(id), Name: spec.Name, Owner: spec.Owner, Routes: slices.Clone(spec.Routes),
 		RPM: spec.RPM, TPM: spec.TPM, Concurrency: spec.Concurrency, MonthlyTokens: spec.MonthlyTokens,
 		Weight: spec.Weight, Priority: spec.Priority, Created: now, Expires: fromMillis(millis(spec.Expires)),
+		principal: keyPrincipal + id,
 	}, secret, nil
 }
 
@@ -241,7 +247,7 @@ func scanKey(rows *sql.Rows) (*keyRecord, error) {
 		return nil, fmt.Errorf("read key %q: %w", k.ID, err)
 	}
 	k.Created, k.Expires, k.RevokedAt = fromMillis(created), fromMillis(expires), fromMillis(revoked)
-	k.LastUsed = fromMillis(used)
+	k.LastUsed, k.principal = fromMillis(used), keyPrincipal+string(k.ID)
 	r.usedMinute.Store(used / time.Minute.Milliseconds())
 	return r, nil
 }

@@ -1,7 +1,7 @@
 package admission
 
 import (
-	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -25,11 +25,15 @@ func (r Reason) String() string {
 	if r.Rule == "" {
 		return ""
 	}
-	s := fmt.Sprintf("%s %d/%d of %d", r.Rule, r.InFlight, r.Capacity, r.Candidates)
+	var buf [64]byte // this is in each line of the log
+	b := append(append(buf[:0], r.Rule...), ' ')
+	b = append(strconv.AppendInt(b, int64(r.InFlight), 10), '/')
+	b = append(strconv.AppendInt(b, int64(r.Capacity), 10), " of "...)
+	b = strconv.AppendInt(b, int64(r.Candidates), 10)
 	if r.Group > 0 {
-		s += fmt.Sprintf(", group %d", r.Group+1)
+		b = strconv.AppendInt(append(b, ", group "...), int64(r.Group+1), 10)
 	}
-	return s
+	return string(b)
 }
 
 // Public renders what a caller may see of the reason: nothing of how many Nodes there are, or how large.
