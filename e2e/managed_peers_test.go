@@ -14,7 +14,8 @@ import (
 func TestManagedPeers(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, managedRoutes("{model: sim-small, slot: openai, node: gpu-1}")+
-		"  - model: second\n    targets: [{model: sim-small, slot: openai, node: gpu-2}]\n")
+		"  - model: second\n    targets: [{model: sim-small, slot: openai, node: gpu-2}]\n"+
+		"  - model: any\n    targets: [{model: sim-small, slot: openai}]\n")
 	m.join("gpu-1", "openai")
 	t.Run("not permitted", m.notPermitted)
 	t.Run("refused", m.refusedNodes)
@@ -24,11 +25,16 @@ func TestManagedPeers(t *testing.T) {
 	m.chatNow(t, "chat", "", true).ok(t, "the first Node's run")
 }
 
-// notPermitted is a second Node with a valid certificate, which may connect and may not have the slot.
+// notPermitted is a second Node with a valid certificate, which may connect and may not have the slot. It gets no run that
+// another one can serve, and what only it could serve is refused.
 //
-// Seen to fail with the list's word left out where leases are made (Grant): the provider was called.
+// Seen to fail with PermittedTo always true: runs of the route "any" were refused. The list's word where leases are made is
+// TestThreat26NotPermitted's.
 func (m *managed) notPermitted(t *testing.T) {
 	second := m.join("gpu-2")
+	for range 6 {
+		m.chatNow(t, "any", "", true).ok(t, "a run that the first Node may serve")
+	}
 	before := m.calls()
 	for _, stream := range []bool{false, true} {
 		m.refusedRun(t, m.chatNow(t, "second", "", stream), "a Node that may not have the slot")

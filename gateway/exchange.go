@@ -238,6 +238,9 @@ func (x *exchange) admit() (*admission.Ticket, *verdict) {
 		}
 		ticket, err = waiter.Result()
 	}
+	if e, ok := errors.AsType[*admission.NotPermittedError](err); ok {
+		return nil, x.notPermitted(e)
+	}
 	if err != nil {
 		return nil, admitVerdict(x.env.Model, x.op, err)
 	}

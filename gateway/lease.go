@@ -69,6 +69,18 @@ func (x *exchange) begin(t *admission.Ticket, attempt int) error {
 	return err
 }
 
+// notPermitted is the verdict of a run that gets no credential because no Node that could serve it may have the slot.
+func (x *exchange) notPermitted(e *admission.NotPermittedError) *verdict {
+	err := x.s.issuer.Refuse(credential.Use{
+		Node: e.Target.Node, Generation: e.Target.Generation, Run: x.rec.id,
+		Principal: execution.PrincipalID(x.rec.principal), Key: x.rec.key, Route: execution.RouteName(x.rec.route),
+		Slot: e.Spec.Slot, Profile: e.Spec.Profile, BaseURL: e.Spec.BaseURL,
+	})
+	v := &verdict{terminal: execution.Terminal{Outcome: execution.Failed, Code: execution.CodeCredentialRejected, Detail: err.Error()}}
+	v.problem = problemOf(v.terminal)
+	return v
+}
+
 // isRefused reports whether a run gets no credential: nothing else is tried.
 func isRefused(err error) bool {
 	_, refused := errors.AsType[*credential.RefusedError](err)

@@ -356,17 +356,27 @@ func (m *managed) knock(src identity.Source) (string, error) {
 	return string(body), err
 }
 
-// TestThreat26NotPermitted: a Node that is on the list for another slot gets no lease of this one.
+// TestThreat26NotPermitted: a Node that has lost its permission gets no lease, also where selection does not know it yet:
+// the list is asked again when the lease is made.
 //
 // Seen to fail with the case of Allows taken out of Grant.holder.
 func TestThreat26NotPermitted(t *testing.T) {
 	m := newManaged(t, slotFile)
+	m.permit("n2") // so that nobody waits for it
 	n := m.join(&leasedNode{}, "n1")
-	_, err := m.store.AllowNode(t.Context(), state.NodeAllow{Node: "n1", Profiles: []string{"*"}, Slots: []string{"other"}}, "test")
-	must(t, err)
-	m.wantRejected()
-	m.audited(state.AuditLeaseRefused, "not_permitted")
+	m.eventually("a run is selected for n1, which may not have its slot any more", func() bool {
+		m.permit("n1", "openai")
+		m.list("n1", "other") // unless the Edge looks by itself right now, it learns of that when the lease is made
+		m.wantRejected()
+		return n.served() > 0
+	})
+	if row := m.audited(state.AuditLeaseRefused, "not_permitted"); row.Node != "n1" {
+		t.Errorf("the audit says %+v", row)
+	}
 	wantReasons(t, n)
+	if calls := len(n.got()); calls > 0 {
+		t.Errorf("the provider was called %d times", calls)
+	}
 }
 
 // TestThreat30TrustEndsWhileTheTunnelLives: TLS does not notice that a certificate is not good any more; the Edge does, and

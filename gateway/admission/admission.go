@@ -48,7 +48,7 @@ type Request struct {
 // kept reports whether the request was in line before.
 func (r *Request) kept() bool { return r.Line != 0 || len(r.Avoid) > 0 }
 
-// What Acquire and Waiter.Result can answer.
+// What Acquire and Waiter.Result can answer, besides a *QueueFullError and a *NotPermittedError.
 var (
 	// ErrUnknownModel: no route has the name, or no Node has ever offered the model.
 	ErrUnknownModel = errors.New("no node has ever offered this model")
@@ -111,6 +111,8 @@ type Controller struct {
 	refs     map[string][]targetRef // of the file's routes, by the name that a provider must know
 	index    *prefixIndex           // or nil: no route needs it
 	paces    map[placeID]*pace      // of what served a run; see rememberLocked
+	listed   []Permission           // see Permit
+	permits  bool                   // listed was told
 	waited   []*line                // with a waiter
 	dirty    []*line                // lost something in this call; see settleLocked
 	fair     fairness
@@ -180,6 +182,11 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 	}
 	if len(req.Avoid) > 0 && (l == nil || !c.hasOtherLocked(l, req.scope())) {
 		return nil, nil, ErrNoOther
+	}
+	if l != nil {
+		if err := l.notPermitted(); err != nil {
+			return nil, nil, err
+		}
 	}
 	w, err := c.enqueueLocked(l, &req, kept, now)
 	return nil, w, err

@@ -45,6 +45,9 @@ func TableOf(advertised bool, routes ...*route.Route) *route.Table {
 				if t.Provider != "" {
 					target += fmt.Sprintf(", provider: %q", t.Provider)
 				}
+				if t.Slot != "" {
+					target += fmt.Sprintf(", slot: %q", t.Slot)
+				}
 				for name, value := range t.Labels {
 					target += fmt.Sprintf(", labels: {%q: %q}", name, value)
 				}
@@ -55,7 +58,7 @@ func TableOf(advertised bool, routes ...*route.Route) *route.Table {
 		list("groups", groups)
 		b.WriteString("}\n")
 	}
-	t, err := route.Parse("iop.yaml", []byte(b.String()))
+	t, err := route.Parse("iop.yaml", []byte(b.String()), route.Managed(true))
 	if err != nil {
 		panic(fmt.Sprintf("%v in\n%s", err, b.String()))
 	}
@@ -276,6 +279,7 @@ func (k *checker) line(l *line, waits map[*principal]int) {
 	}
 	k.check(flows == 0, "%s: %d flows have no turn", l.name, flows)
 	k.check(waiting == l.waiting, "%s: %d wait, %d counted", l.name, waiting, l.waiting)
+	k.bars(l)
 	k.unserved(l)
 }
 
@@ -303,6 +307,23 @@ func (k *checker) group(g *group) {
 		k.check(load == g.load, "%s: load %v, counted %v", g.line.name, load, g.load)
 	}
 	k.check(listed == g.weights.total(), "%s: weights of %d, counted %d", g.line.name, listed, g.weights.total())
+}
+
+// bars: who is kept out may not have the slot, who is not may, and nobody waits for a line that no Node may serve.
+func (k *checker) bars(l *line) {
+	for p, t := range l.barred {
+		k.check(k.c.placeLocked(p.target) == p && p.engine.place == p && slices.Contains(p.barred, l), "%s: %v is barred and gone", l.name, p.target)
+		k.check(!t.PermittedTo(p.slots), "%s: %v is barred and may have %s", l.name, p.target, t.Slot)
+	}
+	for _, g := range l.groups {
+		for _, x := range g.all {
+			k.check(x.spec == nil || x.spec.PermittedTo(x.place.slots), "%s: %v may not have %v", l.name, x.place.target, x.spec)
+		}
+	}
+	if len(l.barred) > 0 {
+		k.check(l.awaited == k.c.awaitsLocked(l), "%s: %v that a Node may come", l.name, l.awaited)
+		k.check(l.waiting == 0 || l.candidates > 0 || l.awaited, "%s: somebody waits for what no Node may have", l.name)
+	}
 }
 
 // unserved: nobody waits for whom there is room, or nothing.

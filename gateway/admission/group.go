@@ -15,6 +15,7 @@ type line struct {
 	candidates int
 	abilities  tally[ability] // of the candidates
 	fleet      *pace          // of all targets together; never nil
+	bars
 	queue
 }
 

@@ -16,6 +16,9 @@ type Offer struct {
 	// the Node). Its models stay known.
 	Selectable bool
 	Models     []Model
+	// Slots are patterns of the credential slots that the Node may have; nil: none. A target of a route that has another
+	// slot does not select the provider.
+	Slots []string
 	// Raw are the operations that are relayed to it as they are. Runs is the kind of its adapter, if that can run normalized
 	// runs, else empty.
 	Raw  openai.OpSet
@@ -87,10 +90,10 @@ func (c *Controller) updateLocked(p *place, o Offer, labels map[string]string) {
 	p.selectable = o.Selectable
 	c.forgiveLocked(p.engine)
 	can := ability{o.Raw, o.Runs}
-	if p.models == nil || p.ability != can || !sameModels(p.models, o.Models) || !maps.Equal(p.labels, labels) {
+	if p.models == nil || p.ability != can || !sameModels(p.models, o.Models) || !maps.Equal(p.labels, labels) || !slices.Equal(p.slots, o.Slots) {
 		c.detachLocked(p)
 		p.ability = can
-		p.labels, p.models = maps.Clone(labels), slices.Clone(o.Models)
+		p.labels, p.models, p.slots = maps.Clone(labels), slices.Clone(o.Models), slices.Clone(o.Slots)
 		c.serviceLocked(p)
 		c.attachLocked(p)
 	} else {

@@ -34,6 +34,8 @@ type place struct {
 	target     Target
 	engine     *engine // never nil
 	labels     map[string]string
+	slots      []string // patterns of those that its Node may have
+	barred     []*line  // in whose barred it is
 	ability    ability
 	capacity   int
 	selectable bool

@@ -363,6 +363,9 @@ func (c *Controller) settleLocked() {
 		c.dirty = c.dirty[:len(c.dirty)-1]
 		l.dirty = false
 		c.serveKeptLocked(l)
+		if err := l.notPermitted(); err != nil {
+			c.failAllLocked(l, err)
+		}
 		for l.plain() > 0 {
 			now := time.Now()
 			x := c.pickWaitingLocked(l, now)

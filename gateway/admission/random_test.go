@@ -34,6 +34,28 @@ func tables() []*route.Table {
 	return append(list, route.Advertised())
 }
 
+// leasedTables are tables of which routes have slots, and permissions for each.
+func leasedTables() []*route.Table {
+	chat := &route.Route{Name: "chat", Groups: []route.Group{
+		{Targets: []route.Target{{Node: "a*", Model: "m0", Weight: 3, Slot: "s1"}, {Model: "m1", Weight: 1, Slot: "s2"}}},
+		{When: route.WhenDown, Targets: []route.Target{{Model: "m2", Weight: 2, Slot: "s1"}}},
+	}}
+	mixed := &route.Route{Name: "other", Policy: route.PrefixAffinity, Groups: []route.Group{
+		{Targets: []route.Target{{Model: "m0", Weight: 3, Slot: "s2"}, {Node: "b*", Model: "m0", Weight: 1}}},
+	}}
+	return []*route.Table{admission.TableOf(true, chat, mixed), admission.TableOf(false, chat)}
+}
+
+// permit says what Nodes may have that are anywhere.
+func (s *storm) permit() {
+	_, id := s.node()
+	s.c.Permit([][]admission.Permission{nil, {{Node: id, Slots: s.slots()}}, {{Node: "a0", Slots: []string{"s*"}}, {Node: "b2"}}}[s.r.IntN(3)])
+}
+
+func (s *storm) slots() []string {
+	return [][]string{nil, {"s1"}, {"s?"}, {"t", "s2"}}[s.r.IntN(4)]
+}
+
 // storm is a Controller that random things happen to.
 type storm struct {
 	t       *testing.T
@@ -50,6 +72,7 @@ type storm struct {
 	calm    bool                // the Nodes stay what they are, and breakers may open
 	picky   bool                // requests ask for operations that not every place has
 	asked   map[*admission.Waiter]*admission.Request
+	leased  bool // routes have slots
 }
 
 func (s *storm) node() (int, execution.NodeID) {
@@ -107,6 +130,8 @@ func (s *storm) acquire() {
 		s.t.Fatalf("got %v, %v, %v", ticket, w, err)
 	case errors.Is(err, admission.ErrUnsupported):
 		s.rules["unsupported"]++
+	default:
+		s.refused(err, "refused")
 	}
 }
 
@@ -134,6 +159,13 @@ func (s *storm) can(o *admission.Offer) {
 	o.Runs = []admission.Kinds{0, admission.KindOpenAI, admission.KindOllama}[s.r.IntN(3)]
 }
 
+// refused counts an answer if it is that of a slot.
+func (s *storm) refused(err error, what string) {
+	if _, ok := errors.AsType[*admission.NotPermittedError](err); ok {
+		s.rules[what]++
+	}
+}
+
 func (s *storm) able(t *admission.Ticket, req *admission.Request) {
 	if !s.c.Able(t.Target, req) {
 		s.t.Fatalf("%v can't run %v", t.Target, req.Op)
@@ -156,7 +188,9 @@ func (s *storm) collect() {
 			return false
 		}
 		defer delete(s.asked, w)
-		if ticket, _ := w.Result(); ticket != nil {
+		ticket, err := w.Result()
+		s.refused(err, "waited: refused")
+		if ticket != nil {
 			s.able(ticket, s.asked[w])
 			s.rules["waited: "+ticket.Reason.Rule]++
 			s.tickets = append(s.tickets, ticket)
@@ -180,6 +214,9 @@ func (s *storm) offer() {
 		if s.r.IntN(3) > 0 {
 			o.Models = append(o.Models, admission.Model{ID: fmt.Sprint("m", m), Loaded: s.r.IntN(2) == 0})
 		}
+	}
+	if s.leased {
+		o.Slots = s.slots()
 	}
 	second := o
 	second.Provider, second.Models = "q", o.Models[:len(o.Models)/2]
@@ -229,6 +266,8 @@ func (s *storm) step() {
 		n = s.r.IntN(83)
 	}
 	switch {
+	case s.leased && s.r.IntN(20) == 0:
+		s.permit()
 	case n < 45:
 		s.acquire()
 	case n < 67:
@@ -264,9 +303,12 @@ func (s *storm) step() {
 // Whatever happens in whatever order: the books are right after each step, and all returns to zero.
 func TestRandomSteps(t *testing.T) {
 	rules := map[string]int{}
-	for seed, nodes := range []int{6, 6, 40, 2, 6, 20} {
+	for seed, nodes := range []int{6, 6, 40, 2, 6, 20, 2, 6} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &storm{t: t, r: rand.New(rand.NewPCG(3, uint64(seed))), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10}), tables: tables(), rules: rules, picky: seed >= 4, asked: map[*admission.Waiter]*admission.Request{}, gens: make([]execution.Generation, nodes)}
+			s := &storm{t: t, r: rand.New(rand.NewPCG(3, uint64(seed))), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10}), tables: tables(), rules: rules, picky: seed == 4 || seed == 5, leased: seed >= 6, asked: map[*admission.Waiter]*admission.Request{}, gens: make([]execution.Generation, nodes)}
+			if s.leased {
+				s.tables = leasedTables()
+			}
 			s.table = s.tables[len(s.tables)-1]
 			for i := range 10_000 {
 				s.calm = i%1000 >= 300
@@ -295,7 +337,7 @@ func TestRandomSteps(t *testing.T) {
 			s.c.Close()
 		})
 	}
-	for _, rule := range []string{"trial", "last_resort", "waited: trial", "waited: last_resort", "unsupported", "normalized"} {
+	for _, rule := range []string{"trial", "last_resort", "waited: trial", "waited: last_resort", "unsupported", "normalized", "refused", "waited: refused"} {
 		if rules[rule] == 0 {
 			t.Errorf("no run by %q: %v", rule, rules)
 		}

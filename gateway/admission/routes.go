@@ -151,17 +151,22 @@ func (c *Controller) attachLocked(p *place) {
 	}
 }
 
-// match is the first target of a group that selects a place.
+// match is the first target of a group that selects a place and that its Node may have the slot of.
 type match struct {
 	ref     targetRef
 	service *service
 }
 
+// matchesLocked finds out which groups p is a candidate of, and notes where only the slot keeps it out.
 func (c *Controller) matchesLocked(p *place) map[*group]match {
 	found := map[*group]match{}
 	for name, s := range p.engine.services {
 		for _, ref := range c.refs[name] {
 			if ref.target != nil && !ref.target.Matches(p.target.Node, p.labels, p.target.Provider) {
+				continue
+			}
+			if ref.target != nil && !ref.target.PermittedTo(p.slots) {
+				c.barLocked(ref, p)
 				continue
 			}
 			if m, ok := found[ref.group]; !ok || ref.order < m.ref.order {
@@ -226,4 +231,5 @@ func (c *Controller) detachLocked(p *place) {
 	}
 	p.seats, p.seatOf = nil, map[*line]*seat{}
 	p.weighed, p.parked = nil, nil
+	p.unbar()
 }

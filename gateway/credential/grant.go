@@ -76,6 +76,17 @@ func (i *Issuer) Begin(use Use) (*Grant, error) {
 	return g, nil
 }
 
+// Refuse notes that a run gets no lease because no Node that could serve it may have the slot, if there is one, and returns
+// the *RefusedError that says so. Use.Node is one of these Nodes; nothing was sent to it.
+func (i *Issuer) Refuse(use Use) error {
+	g, err := i.Begin(use)
+	if err != nil {
+		return err
+	}
+	defer g.End(execution.CodeCredentialRejected)
+	return g.refused(ReasonNotPermitted)
+}
+
 // Binding is what the Node is told that the lease will be bound to.
 func (g *Grant) Binding() *wire.LeaseBinding {
 	return &wire.LeaseBinding{

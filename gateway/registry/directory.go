@@ -81,10 +81,14 @@ func (r *Registry) register(ctx context.Context, s Session) (execution.Generatio
 		return gen, nil
 	}
 	// Verify looks at sessions that are there: what changed before this one was is found here.
-	if _, err := r.trusted(ctx, managed); err != nil {
+	r.lists.Lock()
+	defer r.lists.Unlock()
+	allow, err := r.trusted(ctx, managed)
+	if err != nil {
 		r.forget(s.Node(), gen)
 		return 0, err
 	}
+	r.permit(managed, allow)
 	return gen, nil
 }
 
@@ -233,7 +237,7 @@ func (r *Registry) offer(id execution.NodeID, gen execution.Generation) {
 		return
 	}
 	info := e.s.Info()
-	r.adm.Offer(id, gen, e.s.Replaces(), info.Labels, offers(info, n.drained != ""))
+	r.adm.Offer(id, gen, e.s.Replaces(), info.Labels, offers(info, n.drained != "", e.managed.slots()))
 	r.changed()
 }
 

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"iop/execution"
+	"iop/gateway/admission"
 	"iop/identity"
 	"iop/lease"
 	"iop/state"
@@ -25,6 +27,14 @@ type credentials struct {
 	serial    state.CertificateSerial
 	recipient *lease.RecipientPublic
 	allow     state.NodeAllow // as it was read last
+}
+
+// slots are patterns of those that the Node may have; nil in token mode. Registry.mu is held.
+func (c *credentials) slots() []string {
+	if c == nil {
+		return nil
+	}
+	return c.allow.Slots
 }
 
 // authenticateManaged lets a Node in by its certificate, if the lists of Nodes do. The handshake has verified the
@@ -108,12 +118,15 @@ func untrusted(err error) error {
 }
 
 // Verify looks at every session again, after a change of the Edge's bundle or of the lists of Nodes, and now and then
-// because another process may have changed the lists. Who may not stay is told so and closed; the number is returned. An
-// error is of what could not be found out: such a session stays, and gets no lease meanwhile.
+// because another process may have changed the lists. Who may not stay is told so and closed; the number is returned. What
+// the others may have is offered to admission anew, if it has changed. An error is of what could not be found out: such a
+// session stays, and gets no lease meanwhile.
 func (r *Registry) Verify(ctx context.Context) (ended int, err error) {
 	if r.identity == nil {
 		return 0, nil
 	}
+	r.lists.Lock()
+	defer r.lists.Unlock()
 	for _, e := range r.managedSessions() {
 		look, cancel := context.WithTimeout(ctx, listCheck)
 		allow, fault := r.trusted(look, e.managed)
@@ -126,14 +139,49 @@ func (r *Registry) Verify(ctx context.Context) (ended int, err error) {
 		case fault != nil:
 			err = errors.Join(err, fmt.Errorf("node %q: %w", e.s.Node(), fault))
 		default:
-			r.mu.Lock()
-			e.managed.allow = allow
-			r.mu.Unlock()
+			if r.permit(e.managed, allow) {
+				r.offer(e.s.Node(), e.gen)
+			}
 			// The chain may have become another one, with another end.
 			e.s.EndAt(e.managed.peer.NotAfter(), refuse("identity_expired", "the Node's certificate has expired"))
 		}
 	}
-	return ended, err
+	return ended, errors.Join(err, r.tellPermissions(ctx))
+}
+
+// permit notes what a Node may have, and reports whether these are other slots than before.
+func (r *Registry) permit(c *credentials, allow state.NodeAllow) (changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed = !slices.Equal(c.allow.Slots, allow.Slots)
+	c.allow = allow
+	return changed
+}
+
+// tellPermissions tells admission what the Nodes may have that may connect.
+func (r *Registry) tellPermissions(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listCheck)
+	defer cancel()
+	allows, err := r.store.NodeAllows(ctx)
+	if err != nil {
+		return fmt.Errorf("read the allow-list: %w", err)
+	}
+	denials, err := r.store.Denials(ctx)
+	if err != nil {
+		return fmt.Errorf("read the deny-list: %w", err)
+	}
+	denied := map[execution.NodeID]bool{}
+	for _, d := range denials {
+		denied[d.Node] = true
+	}
+	permissions := make([]admission.Permission, 0, len(allows))
+	for _, a := range allows {
+		if !denied[a.Node] {
+			permissions = append(permissions, admission.Permission{Node: a.Node, Slots: a.Slots})
+		}
+	}
+	r.adm.Permit(permissions)
+	return nil
 }
 
 func (r *Registry) managedSessions() (list []*session) {

@@ -22,6 +22,8 @@ type Store interface {
 	VerifyJoinToken(ctx context.Context, presented string) (*state.JoinToken, error)
 	ClaimNode(ctx context.Context, token state.JoinTokenID, node execution.NodeID) error
 	NodeAllowed(ctx context.Context, node execution.NodeID, serial state.CertificateSerial) (state.NodeAllow, error)
+	NodeAllows(ctx context.Context) ([]state.NodeAllow, error)
+	Denials(ctx context.Context) ([]state.Denial, error)
 	NextGeneration(ctx context.Context, node execution.NodeID, seen execution.Generation) (execution.Generation, error)
 }
 
@@ -109,6 +111,10 @@ type Registry struct {
 	models  atomic.Pointer[[]tunnel.ModelInfo] // what Models returned last; nil when something changed since
 	flapped atomic.Int64                       // newcomers refused for flapping
 
+	// lists is held while the lists of Nodes are read and while what they say takes effect, so that an older reading never
+	// follows a newer one. It is taken before mu.
+	lists sync.Mutex
+
 	mu    sync.Mutex
 	nodes map[execution.NodeID]*node
 }
@@ -190,11 +196,11 @@ func (r *Registry) session(id execution.NodeID, gen execution.Generation) Sessio
 	return nil
 }
 
-// offers is what a session's Info means for admission.
-func offers(info *tunnel.NodeInfo, drained bool) []admission.Offer {
+// offers is what a session's Info means for admission, where its Node may have slots of these patterns.
+func offers(info *tunnel.NodeInfo, drained bool, slots []string) []admission.Offer {
 	out := make([]admission.Offer, 0, len(info.Providers))
 	for _, p := range info.Providers {
-		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health), Raw: relays(&p)}
+		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health), Raw: relays(&p), Slots: slots}
 		if p.Runs {
 			o.Runs = admission.KindOf(p.Adapter)
 		}

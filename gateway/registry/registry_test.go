@@ -99,6 +99,9 @@ func (s *fakeStore) ClaimNode(_ context.Context, token state.JoinTokenID, _ exec
 	return nil
 }
 
+func (s *fakeStore) NodeAllows(context.Context) ([]state.NodeAllow, error) { return nil, nil }
+func (s *fakeStore) Denials(context.Context) ([]state.Denial, error)       { return nil, nil }
+
 func (s *fakeStore) NodeAllowed(context.Context, execution.NodeID, state.CertificateSerial) (state.NodeAllow, error) {
 	return state.NodeAllow{}, state.ErrNodeNotAllowed
 }

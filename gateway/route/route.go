@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"iop/execution"
@@ -109,6 +110,12 @@ func (t *Target) Matches(node execution.NodeID, labels map[string]string, provid
 		}
 	}
 	return true
+}
+
+// PermittedTo reports whether a Node that may have the slots of these patterns may have the target's. What has no slot is
+// for every Node.
+func (t *Target) PermittedTo(slots []string) bool {
+	return t.Slot == "" || slices.ContainsFunc(slots, func(pattern string) bool { return state.MatchGlob(pattern, string(t.Slot)) })
 }
 
 // Retry says which failures of a provider are answered by another target, as long as no byte of an answer has reached
