@@ -166,7 +166,7 @@ type Sampling struct {
 // Reasoning says how much the model is to think before it answers.
 type Reasoning struct {
 	Enabled *bool  `json:"enabled,omitempty"`
-	Effort  string `json:"effort,omitempty"`  // none, minimal, low, medium, high, xhigh
+	Effort  string `json:"effort,omitempty"`  // none, minimal, low, medium, high, xhigh, max
 	Budget  *int64 `json:"budget,omitempty"`  // tokens
 	Summary string `json:"summary,omitempty"` // auto, concise, detailed. A hint
 }

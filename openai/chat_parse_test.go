@@ -49,7 +49,7 @@ func TestParseChatCarries(t *testing.T) {
 	for name, c := range map[string]struct{ body, want string }{
 		"sampling": {
 			`"temperature":0.5,"top_p":1,"top_k":40,"min_p":0.05,"seed":7,"stop":["a","b"],"frequency_penalty":-1,"presence_penalty":1.5,` +
-				`"repetition_penalty":1.1,"n":2,"logprobs":true,"top_logprobs":3,"logit_bias":{"50256":-100},"max_completion_tokens":9,"max_tokens":10`,
+				`"repetition_penalty":1.1,"repeat_penalty":1.1,"n":2,"logprobs":true,"top_logprobs":3,"logit_bias":{"50256":-100},"max_completion_tokens":9,"max_tokens":10`,
 			`,"sampling":{"max_tokens":9,"temperature":0.5,"top_p":1,"top_k":40,"min_p":0.05,"seed":7,"stop":["a","b"],"frequency_penalty":-1,` +
 				`"presence_penalty":1.5,"repeat_penalty":1.1,"choices":2,"logprobs":true,"top_logprobs":3,"logit_bias":{"50256":-100}}`,
 		},
@@ -208,7 +208,7 @@ var chatRefusals = []struct{ body, param string }{
 	{userTurn + `,"reasoning_effort":"extreme"`, "reasoning_effort"},
 	{userTurn + `,"reasoning":{"exclude":true}`, "reasoning.exclude"},
 	{userTurn + `,"reasoning_effort":"low","reasoning":{"effort":"high"}`, "reasoning.effort"},
-	{userTurn + `,"repeat_penalty":1,"repetition_penalty":1`, "repeat_penalty"},
+	{userTurn + `,"repeat_penalty":1,"repetition_penalty":1.5`, "repeat_penalty"},
 	{userTurn + `,"stream_options":{"include_obfuscation":true}`, "stream_options.include_obfuscation"},
 	{userTurn + `,"stream_options":{"x":true}`, "stream_options.x"},
 	{userTurn + `,"response_format":{"type":"grammar"}`, "response_format.type"},

@@ -131,8 +131,8 @@ func (s *samplingParams) apply(in *execution.Input, names map[execution.Param]st
 	to.Seed, to.LogitBias = s.Seed, s.LogitBias
 	to.RepeatPenalty = s.RepeatPenalty
 	if s.RepetitionPenalty != nil {
-		if s.RepeatPenalty != nil {
-			return InvalidRequest("repeat_penalty", "is another name of repetition_penalty; give one of them")
+		if s.RepeatPenalty != nil && *s.RepeatPenalty != *s.RepetitionPenalty {
+			return InvalidRequest("repeat_penalty", "is another name of repetition_penalty, and says something else")
 		}
 		to.RepeatPenalty = s.RepetitionPenalty
 		names[execution.ParamRepeatPenalty] = "repetition_penalty"
