@@ -165,12 +165,21 @@ func refusal(response *http.Response) error {
 	var body struct {
 		Error struct {
 			Message string `json:"message"`
+			Code    string `json:"code"`
 		} `json:"error"`
 	}
 	data, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10)) // the status is the news
 	_ = json.Unmarshal(data, &body)
-	return errors.New(cmp.Or(body.Error.Message, "the Edge answered "+response.Status))
+	return &apiError{code: body.Error.Code, message: cmp.Or(body.Error.Message, "the Edge answered "+response.Status)}
 }
+
+// apiError is an error that the admin API answered with.
+type apiError struct {
+	code    string // empty where what answers is no admin API
+	message string
+}
+
+func (e *apiError) Error() string { return onTerminal(e.message) }
 
 // openState opens the state for a command that changes it while no Edge runs. What only looks must not make one.
 func (o *operator) openState(ctx context.Context, create bool) (*state.Store, error) {

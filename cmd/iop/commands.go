@@ -61,6 +61,7 @@ func commands() []*cobra.Command {
 		newStatusCommand(),
 		newIdentityCommand(),
 		newNodesCommand(),
+		newOllamaCommand(),
 		newRoutesCommand(),
 		newQueueCommand(),
 		newRunsCommand(),

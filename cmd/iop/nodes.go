@@ -12,11 +12,13 @@ import (
 )
 
 func newNodesCommand() *cobra.Command {
-	return newViewCommand(&cobra.Command{
+	cmd := newViewCommand(&cobra.Command{
 		Use:     "nodes",
 		Short:   "List the Nodes that are connected or were, with their providers",
-		Example: "  iop nodes\n  iop nodes --json",
+		Example: "  iop nodes\n  iop nodes --json\n  iop nodes show gpu-3",
 	}, "/nodes", "NODE STATE GEN SINCE RTT PROVIDER ADAPTER HEALTH LOAD MODELS", nodeRows)
+	cmd.AddCommand(newNodeShowCommand())
+	return cmd
 }
 
 // nodeRows are a Node's lines: one for each provider of each session, at least one.
