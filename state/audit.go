@@ -150,7 +150,7 @@ func isWord(text string) bool {
 // its own already. An entry without actor, action or outcome is an error; text that no database could keep is mended.
 func (s *Store) Audit(ctx context.Context, entries ...AuditEntry) error {
 	err := s.db.locked(ctx, func(tx *sql.Tx) error {
-		insert, err := tx.PrepareContext(ctx, insertAudit)
+		insert, err := tx.PrepareContext(ctx, s.db.inOrder(insertAudit))
 		if err != nil {
 			return err
 		}
