@@ -3,6 +3,7 @@ package openai
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -63,7 +64,7 @@ func AppendError(dst []byte, fam Family, requestID string, e *Error) []byte {
 		}
 	case FamilyOllama:
 		dst = append(dst, `{"error":`...)
-		dst = appendString(dst, e.Message)
+		dst = appendString(dst, namingParam(e))
 	default:
 		dst = append(dst, `{"error":`...)
 		dst = appendErrorObject(dst, e)
@@ -104,11 +105,20 @@ func appendAnthropicObject(dst []byte, e *Error) []byte {
 	dst = append(dst, `{"type":"`...)
 	dst = append(dst, anthropicType(e.Status)...)
 	dst = append(dst, `","message":`...)
-	dst = appendString(dst, e.Message)
+	dst = appendString(dst, namingParam(e))
 	if e.Code == codeThreadUnsupported {
 		dst = append(dst, `,"details":{"error_code":"`+codeThreadUnsupported+`","unsupported":[]}`...)
 	}
 	return append(dst, '}')
+}
+
+// namingParam is the message for a family that has no other place for the parameter: it begins with it, unless it speaks
+// of it already.
+func namingParam(e *Error) string {
+	if e.Param == "" || strings.Contains(e.Message, e.Param) {
+		return e.Message
+	}
+	return e.Param + ": " + e.Message
 }
 
 // anthropicType is Anthropic's error type for a status.

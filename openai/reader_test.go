@@ -96,3 +96,19 @@ func TestThreadUnsupported(t *testing.T) {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 }
+
+// TestParamInMessage: two families have no member for the parameter at fault, so their message names it, once.
+func TestParamInMessage(t *testing.T) {
+	for message, want := range map[string]string{"No provider has it.": "options.seed: No provider has it.", "options.seed is odd": "options.seed is odd"} {
+		e := InvalidRequest("options.seed", message)
+		if got := string(AppendError(nil, FamilyOllama, "", e)); got != `{"error":"`+want+`"}` {
+			t.Errorf("Ollama: %s", got)
+		}
+		if got := string(AppendError(nil, FamilyAnthropic, "", e)); got != `{"type":"error","error":{"type":"invalid_request_error","message":"`+want+`"}}` {
+			t.Errorf("Anthropic: %s", got)
+		}
+		if got := string(AppendError(nil, FamilyOpenAI, "", e)); got != `{"error":{"message":"`+message+`","type":"invalid_request_error","param":"options.seed","code":"invalid_request_error"}}` {
+			t.Errorf("OpenAI: %s", got)
+		}
+	}
+}
