@@ -56,7 +56,7 @@ test: ## everything that decides whether a change may land; the last line is "N 
 test-static: $(TESTCOUNT)
 	@status=0; check() { $(TESTCOUNT) check $(RESULTS)/$$1.json "$$@" || status=1; }; \
 	check format bash -c '$(UNFORMATTED)'; \
-	check vet go vet -tags engine,tables ./... ./.ci/testcount; \
+	check vet go vet -tags engine,tables,spire ./... ./.ci/testcount; \
 	check staticcheck go tool staticcheck $(ALL); \
 	check govulncheck .ci/govulncheck; \
 	exit $$status
@@ -93,6 +93,11 @@ sdk: ## install the SDKs that the end-to-end tests drive, under .cache/sdk
 test-engine: ## the whole path on a real inference engine; builds llama.cpp the first time (ten minutes)
 	@e2e/engine/setup.sh
 	@go test -tags engine -count=1 -v -timeout 20m ./e2e/engine/
+
+.PHONY: test-spire
+test-spire: ## managed mode with identities from SPIRE; builds SPIRE the first time (half an hour)
+	@e2e/spire/setup.sh
+	@go test -tags spire -count=1 -v -timeout 10m -run TestManagedSpire ./e2e
 
 .PHONY: bench
 bench: ## Go benchmarks, in benchstat's format: BENCH=regexp, BENCHTIME=1s, COUNT=1
