@@ -1,6 +1,11 @@
 package admission
 
-import "iop/openai"
+import (
+	"maps"
+	"time"
+
+	"iop/openai"
+)
 
 // Kinds is a set of the kinds of adapters that run normalized runs. The zero value is empty.
 type Kinds uint8
@@ -93,6 +98,73 @@ func (l *line) canRun(n need) (some, each bool) {
 		}
 	}
 	return some, each
+}
+
+// lostFor is how long requests still wait for what only a place that is gone could run: its Node may be about to come
+// back.
+const lostFor = 30 * time.Second
+
+// lostLocked notes that p goes out of its lines, and looks again once it has not come back.
+func (c *Controller) lostLocked(p *place) {
+	until := time.Now().Add(lostFor)
+	for _, s := range p.seats {
+		l := s.line
+		maps.DeleteFunc(l.lost, func(_ ability, t time.Time) bool { return time.Until(t) <= 0 })
+		if l.lost == nil {
+			l.lost = map[ability]time.Time{}
+		}
+		l.lost[p.ability] = until
+	}
+	if c.lossTimer == nil {
+		c.lossTimer = time.AfterFunc(lostFor, c.givenUp)
+	} else {
+		c.lossTimer.Reset(lostFor)
+	}
+}
+
+// givenUp looks again at all who wait.
+func (c *Controller) givenUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	for _, l := range c.waited {
+		c.soilLocked(l)
+	}
+	c.settleLocked()
+}
+
+// hopeless reports whether nothing of the line can run what is needed, although something of it is known.
+func (l *line) hopeless(n need) bool {
+	if l.candidates == 0 {
+		return false
+	}
+	if some, _ := l.canRun(n); some {
+		return false
+	}
+	for a, until := range l.lost {
+		if a.serves(n) && time.Until(until) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// refuseHopelessLocked answers those of the line who would wait for nothing.
+func (c *Controller) refuseHopelessLocked(l *line) {
+	hopeless := false
+	for i := range l.needs {
+		hopeless = hopeless || l.hopeless(l.needs[i].value)
+	}
+	if !hopeless {
+		return
+	}
+	for _, w := range l.all() {
+		if l.hopeless(w.request.need()) {
+			c.failLocked(w, ErrUnsupported)
+		}
+	}
 }
 
 // alike reports whether all who wait in the line may use the same places.

@@ -3,6 +3,8 @@ package admission_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"iop/gateway/admission"
 	"iop/openai"
@@ -103,15 +105,53 @@ func TestAbilityChanges(t *testing.T) {
 	w := queue(t, c, asks(openai.OpChatCompletions, 0))
 	c.Offer("n", 1, 0, nil, able(1, 0, openai.OpResponses))
 	ticket.Release()
-	if answered(w) {
-		t.Fatal("it got a place that does not have its operation")
+	if _, err := w.Result(); !answered(w) || !errors.Is(err, admission.ErrUnsupported) {
+		t.Fatal("it waits for a place that can't run it, and there is no other")
 	}
 	if ticket, _, err := c.Acquire(asks(openai.OpResponses, 0)); err != nil {
 		t.Fatal(err)
 	} else {
 		ticket.Release()
 	}
-	c.Offer("n", 1, 0, nil, able(1, 0, openai.OpChatCompletions))
-	result(t, w).Release()
 	wantIdle(t, c)
+}
+
+// Who waits for a model that nobody has offered yet hears at once when it turns out that nothing can run what is asked.
+func TestWaitingEndsWhenAllIsKnown(t *testing.T) {
+	c := admission.New(admission.Config{})
+	defer c.Close()
+	w := queue(t, c, asks(openai.OpEmbeddings, 0))
+	c.Offer("n", 1, 0, nil, able(1, 0, openai.OpChatCompletions))
+	if !answered(w) {
+		t.Fatal("it still waits")
+	}
+	if _, err := w.Result(); !errors.Is(err, admission.ErrUnsupported) {
+		t.Error(err)
+	}
+	wantIdle(t, c)
+}
+
+// A Node that is lost may come back: what it alone could run is waited for a while, and no longer.
+func TestLostNodeIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := admission.New(admission.Config{})
+		defer c.Close()
+		c.Offer("chats", 1, 0, nil, able(1, 0, openai.OpChatCompletions))
+		c.Offer("embeds", 1, 0, nil, able(1, 0, openai.OpEmbeddings))
+		c.Remove("embeds", 1)
+		w := queue(t, c, asks(openai.OpEmbeddings, 0))
+		time.Sleep(10 * time.Second)
+		c.Offer("embeds", 2, 0, nil, able(1, 0, openai.OpEmbeddings))
+		result(t, w).Release()
+		c.Remove("embeds", 2)
+		w = queue(t, c, asks(openai.OpEmbeddings, 0))
+		time.Sleep(31 * time.Second)
+		if _, err := w.Result(); !answered(w) || !errors.Is(err, admission.ErrUnsupported) {
+			t.Errorf("waits: %v, %v", !answered(w), err)
+		}
+		if _, _, err := c.Acquire(asks(openai.OpEmbeddings, 0)); !errors.Is(err, admission.ErrUnsupported) {
+			t.Error(err)
+		}
+		wantIdle(t, c)
+	})
 }

@@ -124,7 +124,9 @@ type Controller struct {
 	idle     int    // advertised models known without a candidate
 	settled  bool   // unknown models are refused
 	timer    *time.Timer
-	closed   bool
+	// lossTimer runs lostFor after a place was lost; or nil.
+	lossTimer *time.Timer
+	closed    bool
 }
 
 // New returns a Controller with nothing offered, whose routes are route.Advertised.
@@ -163,10 +165,8 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if l != nil && l.candidates > 0 {
-		if some, _ := l.canRun(req.need()); !some {
-			return nil, nil, ErrUnsupported
-		}
+	if l != nil && l.hopeless(req.need()) {
+		return nil, nil, ErrUnsupported
 	}
 	kept := req.kept()
 	if req.Line == 0 {
@@ -262,6 +262,9 @@ func (c *Controller) Close() {
 	c.closed = true
 	if c.timer != nil {
 		c.timer.Stop()
+	}
+	if c.lossTimer != nil {
+		c.lossTimer.Stop()
 	}
 	for i := len(c.waited) - 1; i >= 0; i-- {
 		c.failAllLocked(c.waited[i], ErrClosed)

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"slices"
+	"time"
 
 	"iop/gateway/route"
 )
@@ -13,8 +14,9 @@ type line struct {
 	known      bool // it stands in the file, or a Node has offered it
 	groups     []*group
 	candidates int
-	abilities  tally[ability] // of the candidates
-	fleet      *pace          // of all targets together; never nil
+	abilities  tally[ability]        // of the candidates
+	lost       map[ability]time.Time // of candidates that are gone: until when they may be back
+	fleet      *pace                 // of all targets together; never nil
 	bars
 	queue
 }

@@ -169,6 +169,7 @@ func (c *Controller) retireLocked(p *place) {
 	if p.engine.place != p {
 		return
 	}
+	c.lostLocked(p)
 	c.detachLocked(p)
 	p.selectable = false
 	p.engine.stopTimers()

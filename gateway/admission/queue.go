@@ -366,6 +366,7 @@ func (c *Controller) settleLocked() {
 		if err := l.notPermitted(); err != nil {
 			c.failAllLocked(l, err)
 		}
+		c.refuseHopelessLocked(l)
 		for l.plain() > 0 {
 			now := time.Now()
 			x := c.pickWaitingLocked(l, now)

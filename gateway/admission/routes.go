@@ -204,6 +204,7 @@ func (c *Controller) joinGroupLocked(g *group, p *place, s *service, weight int,
 	}
 	at.candidates = append(at.candidates, x)
 	c.recountLocked(x)
+	c.soilLocked(g.line) // what waits for nothing is known now
 }
 
 // detachLocked takes p out of all its lines. An advertised model without candidates stays known, within bounds.
