@@ -81,7 +81,19 @@ func (a answer) into(v any) bool {
 // nature is what a provider turned out to be.
 type nature struct {
 	engine   Engine
-	capacity int // as it told; 0 if it did not
+	capacity int    // as it told; 0 if it did not
+	version  string // as it told; empty if it did not
+}
+
+// maxVersion bounds a version: it is shown.
+const maxVersion = 64
+
+// plainVersion is a version as it may be shown, empty if it is none.
+func plainVersion(v string) string {
+	if len(v) > maxVersion || !validModel(v) {
+		return ""
+	}
+	return v
 }
 
 // identify asks the provider what it is, likely first. An error means that it gave no answer at all. A server that
@@ -127,7 +139,8 @@ func (p *provider) identify(ctx context.Context, likely Engine) (nature, error) 
 func (p *provider) askOllama(ctx context.Context) (nature, bool, error) {
 	a, err := p.ask(ctx, pathOllamaVersion)
 	var v struct{ Version string }
-	return nature{engine: OllamaEngine}, a.into(&v) && v.Version != "", err
+	ok := a.into(&v) && v.Version != ""
+	return nature{engine: OllamaEngine, version: plainVersion(v.Version)}, ok, err
 }
 
 func (p *provider) askLlamaCPP(ctx context.Context) (nature, bool, error) {
@@ -135,9 +148,10 @@ func (p *provider) askLlamaCPP(ctx context.Context) (nature, bool, error) {
 	var v struct {
 		TotalSlots int             `json:"total_slots"`
 		Settings   json.RawMessage `json:"default_generation_settings"`
+		Build      string          `json:"build_info"`
 	}
 	ok := a.into(&v) && (v.TotalSlots > 0 || v.Settings != nil)
-	return nature{LlamaCPPEngine, v.TotalSlots}, ok, err
+	return nature{LlamaCPPEngine, v.TotalSlots, plainVersion(v.Build)}, ok, err
 }
 
 func (p *provider) askSGLang(ctx context.Context) (nature, bool, error) {
@@ -146,9 +160,10 @@ func (p *provider) askSGLang(ctx context.Context) (nature, bool, error) {
 		Model      string          `json:"model_path"`
 		MaxRunning int             `json:"max_running_requests"`
 		States     json.RawMessage `json:"internal_states"`
+		Version    string          `json:"version"`
 	}
 	ok := a.into(&v) && (v.Model != "" || v.States != nil)
-	return nature{SGLangEngine, v.MaxRunning}, ok, err
+	return nature{SGLangEngine, v.MaxRunning, plainVersion(v.Version)}, ok, err
 }
 
 func (p *provider) askLMStudio(ctx context.Context) (nature, bool, error) {
@@ -169,7 +184,7 @@ func (p *provider) askVLLM(ctx context.Context) (nature, bool, error) {
 	if err != nil || !a.into(&v) || v.Version == "" {
 		return nature{}, false, err
 	}
-	id := nature{engine: VLLMEngine}
+	id := nature{engine: VLLMEngine, version: plainVersion(v.Version)}
 	info, err := p.ask(ctx, pathVLLMServerInfo)
 	if err == nil && info.status == http.StatusOK {
 		if m := maxNumSeqs.FindSubmatch(info.body); m != nil {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"iop/openai"
 )
 
 // Engine is what kind of server a provider is. It decides how the Node asks for capacity and models; the protocol that
@@ -38,17 +40,29 @@ type engineTraits struct {
 	// closesStreams: the engine closes the connection after a stream, whatever it announced. A request that is sent
 	// down it meanwhile would be lost.
 	closesStreams bool
+	// operations are what it has, for where that can't be found out. 0 if nobody knows.
+	operations openai.OpSet
 }
+
+// What engines have, beside what each adds.
+var (
+	chatOperations  = setOf(openai.OpChatCompletions, openai.OpCompletions, openai.OpEmbeddings)
+	modelOperations = chatOperations | setOf(openai.OpResponses, openai.OpRerank, openai.OpRerankRoot, openai.OpRerankV2, openai.OpTokenize, openai.OpDetokenize)
+)
 
 // engines is the table of engines; the order is that of discovery.
 var engines = []engineTraits{
-	{engine: OllamaEngine, adapter: "ollama", capacity: 4, port: "11434", poll: 2 * time.Second},
-	{engine: VLLMEngine, adapter: "openai", capacity: 128, port: "8000", poll: 5 * time.Second},
-	{engine: LlamaCPPEngine, adapter: "openai", capacity: 4, port: "8080", poll: 5 * time.Second, closesStreams: true},
-	{engine: LMStudioEngine, adapter: "openai", capacity: 4, port: "1234", poll: 2 * time.Second},
-	{engine: SGLangEngine, adapter: "openai", capacity: 128, port: "30000", poll: 5 * time.Second},
-	{engine: OpenAIEngine, adapter: "openai", capacity: 32, poll: 2 * time.Second},
-	{engine: AnthropicEngine, adapter: "anthropic", capacity: 32, poll: 2 * time.Second},
+	{engine: OllamaEngine, adapter: "ollama", capacity: 4, port: "11434", poll: 2 * time.Second,
+		operations: chatOperations | setOf(openai.OpOllamaChat, openai.OpOllamaGenerate, openai.OpOllamaEmbed, openai.OpOllamaEmbeddings)},
+	{engine: VLLMEngine, adapter: "openai", capacity: 128, port: "8000", poll: 5 * time.Second, operations: modelOperations},
+	{engine: LlamaCPPEngine, adapter: "openai", capacity: 4, port: "8080", poll: 5 * time.Second, closesStreams: true,
+		operations: chatOperations | setOf(openai.OpTokenize, openai.OpDetokenize)},
+	{engine: LMStudioEngine, adapter: "openai", capacity: 4, port: "1234", poll: 2 * time.Second, operations: chatOperations | setOf(openai.OpResponses)},
+	{engine: SGLangEngine, adapter: "openai", capacity: 128, port: "30000", poll: 5 * time.Second, operations: chatOperations},
+	{engine: OpenAIEngine, adapter: "openai", capacity: 32, poll: 2 * time.Second,
+		operations: chatOperations | setOf(openai.OpResponses, openai.OpModerations, openai.OpImagesGenerations, openai.OpImagesEdits,
+			openai.OpAudioSpeech, openai.OpAudioTranscriptions, openai.OpAudioTranslations)},
+	{engine: AnthropicEngine, adapter: "anthropic", capacity: 32, poll: 2 * time.Second, operations: setOf(openai.OpMessages, openai.OpCountTokens)},
 }
 
 func (e Engine) traits() engineTraits {

@@ -238,10 +238,16 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// httpProvider is a provider served by net/http.
+// httpProvider is a provider served by net/http. It has none of the paths that the Node looks for: what h gets are runs.
 func httpProvider(t *testing.T, h http.HandlerFunc) ProviderSpec {
 	t.Helper()
-	s := httptest.NewServer(h)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && r.ContentLength == int64(len(probeBody)) {
+			http.NotFound(w, r)
+			return
+		}
+		h(w, r)
+	}))
 	t.Cleanup(s.Close)
 	return ProviderSpec{ID: "p", URL: s.URL, Capacity: 64}
 }

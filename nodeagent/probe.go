@@ -39,6 +39,8 @@ type prober struct {
 	keyFault   bool          // the key's file could not be read
 	identified time.Time     // when the provider last told what it is; zero if it must be asked
 	weighed    time.Time     // when it was last asked what it holds in memory
+	mapped     time.Time     // when its paths were last looked for; zero if they must be
+	mappedAs   nature        // what it was then
 	first      chan struct{} // closed by the first look
 	looked     bool
 }
@@ -97,9 +99,13 @@ func (b *prober) look(parent context.Context) {
 	}
 	health := b.judge(err, b.p.activity.Load() != before)
 	if health == wire.Health_HEALTH_GONE || health == wire.Health_HEALTH_HUNG {
-		b.identified = time.Time{} // whatever answers next may be another program
+		b.identified, b.mapped = time.Time{}, time.Time{} // whatever answers next may be another program
 	}
-	b.note(ctx, health, learned{id, list, err})
+	l := learned{id: id, list: list, err: err}
+	if health == wire.Health_HEALTH_OK {
+		l.matrix, l.explored = b.explore(parent, id)
+	}
+	b.note(ctx, health, l)
 }
 
 // learned is what the answers of a look said.
@@ -107,6 +113,9 @@ type learned struct {
 	id   nature
 	list modelList
 	err  error // why it is not known
+
+	matrix   matrix
+	explored bool // matrix is news
 }
 
 // weigh asks what the provider holds in memory, if it is time to. The former answer stands where there is no new one.
@@ -148,7 +157,7 @@ func (b *prober) identify(ctx context.Context) (nature, error) {
 	if b.p.spec.Engine == "" {
 		id, err = b.p.identify(ctx, engine)
 	} else {
-		id, err = b.p.askCapacity(ctx)
+		id, err = b.p.askItself(ctx)
 	}
 	if err != nil {
 		return nature{}, err
@@ -157,17 +166,17 @@ func (b *prober) identify(ctx context.Context) (nature, error) {
 	return id, nil
 }
 
-// askCapacity asks a provider of a given kind how much it can do.
-func (p *provider) askCapacity(ctx context.Context) (id nature, err error) {
-	if p.spec.Capacity == 0 {
-		switch p.spec.Engine {
-		case LlamaCPPEngine:
-			id, _, err = p.askLlamaCPP(ctx)
-		case VLLMEngine:
-			id, _, err = p.askVLLM(ctx)
-		case SGLangEngine:
-			id, _, err = p.askSGLang(ctx)
-		}
+// askItself asks a provider of a given kind how much it can do, and which version it is.
+func (p *provider) askItself(ctx context.Context) (id nature, err error) {
+	switch p.spec.Engine {
+	case LlamaCPPEngine:
+		id, _, err = p.askLlamaCPP(ctx)
+	case VLLMEngine:
+		id, _, err = p.askVLLM(ctx)
+	case SGLangEngine:
+		id, _, err = p.askSGLang(ctx)
+	case OllamaEngine:
+		id, _, err = p.askOllama(ctx)
 	}
 	id.engine = p.spec.Engine
 	return id, err
@@ -201,6 +210,10 @@ func (b *prober) note(ctx context.Context, health wire.Health, l learned) {
 	before := p.snapshotLocked()
 	if l.id.engine != "" {
 		p.setEngineLocked(l.id.engine, l.id.capacity)
+		p.state.version = l.id.version
+	}
+	if l.explored {
+		p.state.matrix = l.matrix
 	}
 	p.mu.Unlock()
 	loaded, weighed := b.weigh(ctx, l)
@@ -236,7 +249,7 @@ func (b *prober) note(ctx context.Context, health wire.Health, l learned) {
 
 func (b *prober) report(before, after snapshot, err error) {
 	log := b.log.With("provider", string(b.p.spec.ID), "engine", string(after.engine), "health", healthName(after.health),
-		"models", len(after.models), "capacity", after.capacity)
+		"models", len(after.models), "capacity", after.capacity, "operations", len(after.matrix.names()))
 	if err != nil {
 		log = log.With("error", b.p.key.Load().mask(err.Error()))
 	}
@@ -261,6 +274,8 @@ type snapshot struct {
 	capacity int64
 	models   []openai.Model
 	loaded   loadedModels
+	version  string
+	matrix   matrix
 }
 
 // holding is s with other models in memory.
@@ -270,11 +285,12 @@ func (s snapshot) holding(l loadedModels) snapshot {
 }
 
 func (p *provider) snapshotLocked() snapshot {
-	return snapshot{p.state.engine, p.state.health, p.capacity.Load(), p.state.models, p.state.loaded}
+	return snapshot{p.state.engine, p.state.health, p.capacity.Load(), p.state.models, p.state.loaded, p.state.version, p.state.matrix}
 }
 
 func (s snapshot) equal(t snapshot) bool {
-	return s.engine == t.engine && s.health == t.health && s.capacity == t.capacity && slices.Equal(s.models, t.models) && s.loaded.equal(t.loaded)
+	return s.engine == t.engine && s.version == t.version && s.matrix == t.matrix && s.health == t.health && s.capacity == t.capacity &&
+		slices.Equal(s.models, t.models) && s.loaded.equal(t.loaded)
 }
 
 // sortModels brings a list into one order and drops what may not be offered.

@@ -57,6 +57,8 @@ type providerState struct {
 	models   []openai.Model // by ID
 	known    bool           // the list of models is known, if only to be empty
 	loaded   loadedModels
+	version  string // of the engine, as it tells; or empty
+	matrix   matrix
 	goneFrom time.Time // since when it can't be reached; zero if it can
 }
 
@@ -249,6 +251,9 @@ func (p *provider) describe() (tunnel.ProviderInfo, []tunnel.ModelInfo) {
 		Capacity: int(p.capacity.Load()),
 		InFlight: int(p.inUse.Load()),
 		Health:   p.state.health,
+
+		Operations: p.state.matrix.names(), OperationsKnown: p.state.matrix.known, Runs: p.state.matrix.runs(engine.traits().adapter),
+		Engine: string(p.state.engine), EngineVersion: p.state.version,
 	}
 	models := make([]tunnel.ModelInfo, len(p.state.models))
 	for i, m := range p.state.models {

@@ -67,6 +67,9 @@ type Config struct {
 	RetryAfter time.Duration `env:"RETRY_AFTER" help:"Retry-After of requests that fail so" example:"5s"`
 	// Flavour is the engine to imitate.
 	Flavour Flavour `env:"FLAVOUR" help:"engine to imitate: openai, vllm, llamacpp, ollama, lmstudio, sglang, anthropic" example:"vllm"`
+	// Exact leaves out the paths that the version of the engine that is imitated does not have. Without it every flavour has the
+	// paths of all.
+	Exact bool `env:"EXACT" help:"have no paths but those of the imitated engine"`
 	// APIKey, if set, must come as a bearer token or in x-api-key; /sim and /health stay open.
 	APIKey string `env:"API_KEY" help:"key that requests must carry" secret:"true"`
 }

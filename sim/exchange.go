@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -141,6 +142,10 @@ func (x *exchange) infer(decode decoder) error {
 	if err := x.authorize(); err != nil {
 		return err
 	}
+	if x.k.lacks != "" && slices.Contains(strings.Split(x.k.lacks, "|"), x.r.URL.Path) {
+		x.s.ledger.noInference(x.rec)
+		return x.nowhere()
+	}
 	if x.k.respondEarly {
 		return x.answerEarly()
 	}
@@ -150,6 +155,9 @@ func (x *exchange) infer(decode decoder) error {
 	}
 	a, err := decode(x, body)
 	if err != nil {
+		if !json.Valid(body) { // a Node that looks for the path
+			x.s.ledger.noInference(x.rec)
+		}
 		return x.refuseDecode(err)
 	}
 	if err := x.follow(a); err != nil {

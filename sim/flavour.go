@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +28,28 @@ func (x *exchange) flavourHeaders(h http.Header) {
 		h.Set("Access-Control-Allow-Origin", "") // it repeats the Origin that was not sent
 	}
 }
+
+// The paths that the versions imitated here do not have. The flavour openai stands for whatever speaks the protocol, and
+// has all.
+var (
+	mediaPaths  = []string{"/v1/moderations", "/v1/images/generations", "/v1/images/edits", "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations"}
+	rerankPaths = []string{"/v1/rerank", "/rerank", "/v2/rerank"}
+	tokenPaths  = []string{"/tokenize", "/detokenize"}
+	claudePaths = []string{"/v1/messages", "/v1/messages/count_tokens"}
+
+	lackedPaths = map[Flavour][]string{
+		VLLM:     slices.Concat([]string{"/v1/moderations"}, claudePaths),
+		LlamaCPP: slices.Concat(mediaPaths, claudePaths, []string{"/v1/responses", "/v2/rerank"}),
+		Ollama:   slices.Concat(mediaPaths, rerankPaths, tokenPaths, claudePaths, []string{"/v1/responses"}),
+		LMStudio: slices.Concat(mediaPaths, rerankPaths, tokenPaths, claudePaths),
+		SGLang:   slices.Concat(mediaPaths, claudePaths, []string{"/v1/responses", "/rerank", "/v2/rerank"}),
+		Anthropic: slices.Concat(mediaPaths, rerankPaths, tokenPaths,
+			[]string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"}),
+	}
+)
+
+// lacks reports whether the engine does not have the path.
+func (f Flavour) lacks(path string) bool { return slices.Contains(lackedPaths[f], path) }
 
 // flavourRoutes adds the paths by which an engine is told from another.
 func (s *Server) flavourRoutes(m *http.ServeMux) {

@@ -67,6 +67,8 @@ type knobs struct {
 	echoHeaders  bool
 	leak         bool
 	ignoreCancel bool
+	lacks        string
+	anyPath      bool
 	gzip         bool
 
 	path  string // default knobs only: which requests
@@ -133,6 +135,8 @@ var knobTable = []knob{
 	{"leak", "repeat the request's credentials in headers and text", toggle(func(k *knobs) *bool { return &k.leak })},
 	{"ignore_cancel", "generate to the end when the client has gone", toggle(func(k *knobs) *bool { return &k.ignoreCancel })},
 	{"gzip", "compress the answer if the request allows it", toggle(func(k *knobs) *bool { return &k.gzip })},
+	{"lacks", "PATHS, with | between them: paths that the engine does not have", text(func(k *knobs) *string { return &k.lacks })},
+	{"any_path", "answer 200 to paths that the engine does not have, as LM Studio does (with path=*)", toggle(func(k *knobs) *bool { return &k.anyPath })},
 	{"path", "defaults only: `*` is every request, else a prefix of the path; without it, inference only", text(func(k *knobs) *string { return &k.path })},
 	{"times", "defaults only, N: they last for N requests", number(func(k *knobs) *int { return &k.times }, 1, maxTokens)},
 }

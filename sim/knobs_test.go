@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -180,4 +181,38 @@ func FuzzKnobs(f *testing.F) {
 			t.Errorf("out of bounds: %+v", k)
 		}
 	})
+}
+
+// TestMissingPaths: an engine can lack what others have, and can say 200 to that.
+func TestMissingPaths(t *testing.T) {
+	c := DefaultConfig()
+	c.Flavour, c.Exact = Ollama, true
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	post := func(path, orders string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("POST", path, strings.NewReader("{"))
+		r.Header.Set("X-Sim", orders)
+		s.Handler().ServeHTTP(w, r)
+		return w
+	}
+	for _, tt := range []struct {
+		path, orders string
+		status       int
+	}{
+		{"/v1/rerank", "", 404},
+		{"/v1/chat/completions", "", 400},
+		{"/v1/chat/completions", "lacks=/api/chat|/v1/chat/completions", 404},
+		{"/v1/chat/completions", "lacks=/v1/chat/completions,any_path", 200},
+		{"/nowhere", "any_path", 200},
+	} {
+		if w := post(tt.path, tt.orders); w.Code != tt.status {
+			t.Errorf("%s with %q: %d %s", tt.path, tt.orders, w.Code, w.Body)
+		}
+	}
+	if st := s.Stats(); st.Started != 0 || st.Rejected != 0 {
+		t.Errorf("what is no request of a model counts as one: %+v", st.Counts)
+	}
 }

@@ -132,6 +132,17 @@ func (l *ledger) open(r *Request) {
 	}
 }
 
+// noInference takes a request out of the counters: nothing was asked of a model.
+func (l *ledger) noInference(r *Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.Inference {
+		r.Inference = false
+		l.all.Started--
+		*l.all.at(r.State)--
+	}
+}
+
 func (l *ledger) update(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -249,28 +249,45 @@ func (s *Server) routes() *http.ServeMux {
 	s.flavourRoutes(m)
 	m.Handle("GET /v1/models", s.plain(serveModels))
 	m.Handle("GET /v1/models/{id...}", s.plain(serveModel))
-	m.Handle("POST /v1/chat/completions", s.infer(decodeChat))
-	m.Handle("POST /v1/completions", s.infer(decodeCompletion))
-	m.Handle("POST /v1/embeddings", s.infer(decodeEmbeddings))
-	m.Handle("POST /v1/responses", s.infer(decodeResponses))
-	m.Handle("POST /v1/moderations", s.infer(decodeModeration))
-	for _, path := range []string{"/v1/rerank", "/rerank", "/v2/rerank"} {
-		m.Handle("POST "+path, s.infer(decodeRerank))
+	for path, handler := range s.operations() {
+		if !s.config.Exact || !s.config.Flavour.lacks(path) {
+			m.Handle("POST "+path, handler)
+		}
 	}
-	m.Handle("POST /v1/images/generations", s.infer(decodeImages))
-	m.Handle("POST /v1/images/edits", s.infer(decodeImageEdits))
-	m.Handle("POST /v1/audio/speech", s.infer(decodeSpeech))
-	m.Handle("POST /v1/audio/transcriptions", s.infer(decodeTranscription))
-	m.Handle("POST /v1/audio/translations", s.infer(decodeTranscription))
-	m.Handle("POST /v1/messages", s.infer(decodeMessages))
-	m.Handle("POST /v1/messages/count_tokens", s.aside(decodeCountTokens))
-	m.Handle("POST /tokenize", s.aside(decodeTokenize))
-	m.Handle("POST /detokenize", s.aside(decodeDetokenize))
 	m.Handle(redirectedPath, s.plain(func(x *exchange) error { return x.json(http.StatusOK, map[string]bool{"redirected": true}) }))
-	m.Handle("/", s.plain(func(x *exchange) error {
-		return x.refuse(apiError{status: http.StatusNotFound, kind: "not_found_error", message: "no such path: " + x.r.Method + " " + x.r.URL.Path})
-	}))
+	m.Handle("/", s.plain((*exchange).nowhere))
 	return m
+}
+
+// operations are the endpoints that any engine may have, by their paths.
+func (s *Server) operations() map[string]http.Handler {
+	return map[string]http.Handler{
+		"/v1/chat/completions":      s.infer(decodeChat),
+		"/v1/completions":           s.infer(decodeCompletion),
+		"/v1/embeddings":            s.infer(decodeEmbeddings),
+		"/v1/responses":             s.infer(decodeResponses),
+		"/v1/moderations":           s.infer(decodeModeration),
+		"/v1/rerank":                s.infer(decodeRerank),
+		"/rerank":                   s.infer(decodeRerank),
+		"/v2/rerank":                s.infer(decodeRerank),
+		"/v1/images/generations":    s.infer(decodeImages),
+		"/v1/images/edits":          s.infer(decodeImageEdits),
+		"/v1/audio/speech":          s.infer(decodeSpeech),
+		"/v1/audio/transcriptions":  s.infer(decodeTranscription),
+		"/v1/audio/translations":    s.infer(decodeTranscription),
+		"/v1/messages":              s.infer(decodeMessages),
+		"/v1/messages/count_tokens": s.aside(decodeCountTokens),
+		"/tokenize":                 s.aside(decodeTokenize),
+		"/detokenize":               s.aside(decodeDetokenize),
+	}
+}
+
+// nowhere answers for a path that the engine does not have. LM Studio says 200 to it, and its error in the body.
+func (x *exchange) nowhere() error {
+	if x.k.anyPath || x.s.config.Exact && x.s.config.Flavour == LMStudio {
+		return x.json(http.StatusOK, map[string]string{"error": "Unexpected endpoint or method. (" + x.r.Method + " " + x.r.URL.Path + ")"})
+	}
+	return x.refuse(apiError{status: http.StatusNotFound, kind: "not_found_error", message: "no such path: " + x.r.Method + " " + x.r.URL.Path})
 }
 
 // writeJSON is for the control paths, which know no knobs.
