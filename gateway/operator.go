@@ -97,7 +97,12 @@ func (o operator) Nodes() []admin.Node {
 func nodeView(v *registry.NodeView, load map[admission.Target]int) admin.Node {
 	n := admin.Node{
 		Node: v.Node, State: "offline", Flapping: v.Flapping, LastSeen: v.LastSeen.UTC(), LastCause: v.LastCause,
-		Sessions: make([]admin.Session, 0, len(v.Sessions)),
+		Sessions: make([]admin.Session, 0, len(v.Sessions)), History: make([]admin.EndedSession, 0, len(v.Ended)),
+	}
+	for _, e := range v.Ended {
+		n.History = append(n.History, admin.EndedSession{
+			Generation: e.Generation, Remote: e.Remote, Since: e.Since.UTC(), Until: e.Until.UTC(), Cause: e.Cause,
+		})
 	}
 	for i := range v.Sessions {
 		s := &v.Sessions[i]

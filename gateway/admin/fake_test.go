@@ -69,7 +69,8 @@ func (e *fakeEdge) Nodes() []admin.Node {
 			Peer: "spiffe://iop.example.org/node/n1", Serial: "0a", NotAfter: &began,
 			Providers: []admin.Provider{{ID: "p", Adapter: "openai", Health: "ok", Capacity: 4, InFlight: 1, Models: []string{"m"}}},
 		}},
-	}, {Node: "n2", State: "offline", LastSeen: began, Sessions: []admin.Session{}}}
+		History: []admin.EndedSession{{Generation: 6, Remote: "192.0.2.1:1", Since: began, Until: began, Cause: "replaced"}},
+	}, {Node: "n2", State: "offline", LastSeen: began, Sessions: []admin.Session{}, History: []admin.EndedSession{}}}
 }
 
 func (e *fakeEdge) Routes() []admin.Route {

@@ -109,6 +109,16 @@ type Node struct {
 	LastSeen  time.Time        `json:"last_seen"`
 	LastCause string           `json:"last_cause,omitempty"` // why the last session ended
 	Sessions  []Session        `json:"sessions"`             // the current one first
+	History   []EndedSession   `json:"history"`              // the last sessions that ended, the latest first
+}
+
+// EndedSession is a session of a Node that is over. They are remembered until the Edge ends, 20 of each Node.
+type EndedSession struct {
+	Generation execution.Generation `json:"generation"`
+	Remote     string               `json:"remote"`
+	Since      time.Time            `json:"since"`
+	Until      time.Time            `json:"until"`
+	Cause      string               `json:"cause,omitempty"`
 }
 
 // Session is one session of a Node.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -274,6 +275,12 @@ func (r *Registry) gone(id execution.NodeID, gen execution.Generation, cause err
 	n.lastCause = ""
 	if cause != nil {
 		n.lastCause = cause.Error()
+	}
+	if e != nil {
+		if len(n.ended) == maxEndedSessions {
+			n.ended = slices.Delete(n.ended, 0, 1)
+		}
+		n.ended = append(n.ended, EndedSession{Generation: gen, Remote: e.s.RemoteAddr(), Since: e.s.Since(), Until: n.lastSeen, Cause: n.lastCause})
 	}
 	r.changed()
 	r.log.Info("node session ended", "node", id, "generation", gen, "cause", n.lastCause)

@@ -90,6 +90,7 @@ const (
 	maxModelsListed  = 100_000          // over all Nodes
 	maxSupersessions = 256              // remembered for one Node
 	maxModelIDLength = 512
+	maxEndedSessions = 20 // remembered of one Node
 )
 
 // Config configures a Registry.
@@ -130,6 +131,7 @@ type node struct {
 	flapping  time.Time            // until then newcomers were refused; zero if never
 	lastSeen  time.Time
 	lastCause string
+	ended     []EndedSession // the latest last; at most maxEndedSessions
 }
 
 // fight is one supersession of a session that was alive: two processes use one name.

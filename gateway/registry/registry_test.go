@@ -249,6 +249,43 @@ func TestOnlyReadySessionsGetRuns(t *testing.T) {
 	}
 }
 
+// TestEndedSessionsAreRemembered: the operator sees why sessions ended, the latest first, and no more than the last 20.
+func TestEndedSessionsAreRemembered(t *testing.T) {
+	r := newRegistry(t)
+	ended := func() []EndedSession { return r.Nodes()[0].Ended }
+	first := newSession("a")
+	connect(t, r, first)
+	if got := ended(); len(got) != 0 {
+		t.Fatalf("a session that is open has ended: %+v", got)
+	}
+	r.gone("n", first.gen, errors.New("heartbeat_timeout"))
+	r.gone("n", first.gen, errors.New("told twice"))
+	got := ended()
+	if len(got) != 1 || got[0].Generation != first.gen || got[0].Cause != "heartbeat_timeout" || got[0].Until.IsZero() || got[0].Remote != first.RemoteAddr() {
+		t.Fatalf("%+v", got)
+	}
+	var last execution.Generation
+	for range maxEndedSessions + 5 {
+		s := newSession("a")
+		connect(t, r, s)
+		r.gone("n", s.gen, nil)
+		last = s.gen
+	}
+	got = ended()
+	if len(got) != maxEndedSessions || got[0].Generation != last || got[0].Cause != "" {
+		t.Fatalf("%d remembered, the latest %+v", len(got), got[0])
+	}
+	for i, e := range got[1:] {
+		if e.Generation >= got[i].Generation {
+			t.Fatalf("generation %d before %d", got[i].Generation, e.Generation)
+		}
+	}
+	connect(t, r, newSession("b"))
+	if len(ended()) != maxEndedSessions {
+		t.Error("a new session makes the Edge forget the former ones")
+	}
+}
+
 func TestReplacementDrainsTheFormer(t *testing.T) {
 	r := newRegistry(t)
 	a, b := newSession("boot"), newSession("boot")

@@ -73,8 +73,17 @@ type NodeView struct {
 	Drained   bool // by the operator
 	Flapping  bool // a second process of the same name was refused in the last minute
 	LastSeen  time.Time
-	LastCause string        // why the last session ended
-	Sessions  []SessionView // the current one first
+	LastCause string         // why the last session ended
+	Sessions  []SessionView  // the current one first
+	Ended     []EndedSession // the latest first; the last 20 of this process
+}
+
+// EndedSession is a session that is over.
+type EndedSession struct {
+	Generation   execution.Generation
+	Remote       string
+	Since, Until time.Time
+	Cause        string // or empty: nobody said
 }
 
 // SessionView is one session as an operator sees it.
@@ -103,8 +112,9 @@ func (r *Registry) Nodes() []NodeView {
 	for _, n := range r.nodes {
 		v := NodeView{
 			Node: n.id, Drained: n.drained != "", Flapping: now.Before(n.flapping),
-			LastSeen: n.lastSeen, LastCause: n.lastCause,
+			LastSeen: n.lastSeen, LastCause: n.lastCause, Ended: slices.Clone(n.ended),
 		}
+		slices.Reverse(v.Ended)
 		for _, e := range n.sessions {
 			v.Sessions = append(v.Sessions, e.view(n.current == e))
 			v.LastSeen = now
