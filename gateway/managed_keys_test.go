@@ -177,7 +177,7 @@ func TestSigningKeyRotatedUnderLoad(t *testing.T) {
 		must(t, err)
 		m := newMemoryManaged(t, store, key.Reveal(), slotsOnDisk(t))
 		defer m.end()
-		stop := m.load(4)
+		stop := m.load(2)
 		operator := m.server.Operator()
 		first, second := m.signers(lease.KeyCurrent), m.signers(lease.KeyNext)
 		at, err := operator.RotateSigningKey(t.Context())
@@ -202,7 +202,7 @@ func TestSigningKeyRotatedUnderLoad(t *testing.T) {
 			t.Errorf("%v verify still", former)
 		}
 		stop()
-		if ran := m.ran.Load(); ran < 500 || m.calls.Load() != ran {
+		if ran := m.ran.Load(); ran < 400 || m.calls.Load() != ran {
 			t.Errorf("%d runs, %d calls of the provider", ran, m.calls.Load())
 		}
 		t.Logf("%d runs over two changes of the signing key, %d failed", m.ran.Load(), m.failed.Load())
