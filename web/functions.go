@@ -22,6 +22,7 @@ var functions = template.FuncMap{
 	"share64": func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
 	"words":   strings.Fields,
 	"sum":     func(a, b int) int { return a + b },
+	"lasted":  func(from, to time.Time) string { return span(to.Sub(from)) },
 	"took":    func(from, to float64) string { return milliseconds(to - from) },
 	"short":   func(id any) string { s := fmt.Sprint(id); return s[:min(len(s), 12)] },
 	"item":    func(page, name, path, label string) navItem { return navItem{path, label, page == name} },

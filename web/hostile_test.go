@@ -26,7 +26,18 @@ func evilEdge() http.Handler {
 		Generation: 3, Current: true, State: evil, Remote: evil, JoinToken: evil, Version: evil, Labels: map[string]string{evil: evil}, Since: at,
 		Providers: []admin.Provider{{ID: evil, Adapter: evil, Health: evil, Models: []string{evil}}},
 	}
-	node := admin.Node{Node: evil, State: evil, LastCause: evil, Sessions: []admin.Session{session}}
+	node := admin.Node{
+		Node: evil, State: evil, LastCause: evil, Sessions: []admin.Session{session},
+		History: []admin.EndedSession{{Generation: 2, Cause: evil, Remote: evil, Since: at, Until: at}},
+	}
+	capabilities := admin.NodeCapabilities{Node: evil, Providers: []admin.Capability{{
+		ID: evil, Adapter: evil, Engine: "ollama", EngineVersion: evil, Health: evil, Operations: []string{evil}, OperationsKnown: true,
+		Models: []admin.CapabilityModel{{ID: evil, Loaded: true}},
+	}}}
+	models, err := json.Marshal(map[string]any{"models": []any{map[string]any{"name": evil, "details": map[string]string{"parameter_size": evil, "quantization_level": evil}}}})
+	if err != nil {
+		panic(err) // of strings
+	}
 	run := admin.Run{ID: evil, RequestID: evil, Key: evil, Principal: evil, Route: evil, Operation: evil, Model: evil, State: "active", Phase: evil, Code: evil,
 		Detail: evil, Started: at, Node: evil, Provider: evil, Reason: evil, Usage: &execution.Usage{Input: 1}}
 	key := admin.Key{ID: evil, Name: evil, Owner: evil, Principal: evil, Routes: []string{evil}}
@@ -52,7 +63,13 @@ func evilEdge() http.Handler {
 		v, ok := answers[path]
 		switch {
 		case ok:
-		case strings.HasPrefix(path, "/nodes/"):
+		case strings.HasSuffix(path, "/capabilities"):
+			v = capabilities
+		case strings.HasSuffix(path, "/transport"):
+			v = admin.NodeTransport{Node: evil}
+		case strings.HasSuffix(path, "/ollama/tags"), strings.HasSuffix(path, "/ollama/ps"):
+			v = admin.OllamaResult{Node: evil, Result: models}
+		case strings.HasPrefix(path, "/nodes/") && r.Method == http.MethodGet:
 			v = node
 		case strings.HasPrefix(path, "/runs/"):
 			v = run
@@ -96,7 +113,7 @@ func TestThreat62NamesAreText(t *testing.T) {
 		}
 		return string(text)
 	}
-	pages := []string{"", "nodes", "nodes/x", "runs", "runs/x", "routes", "keys", "keys/x", "slots", "usage", "playground", "audit", url.PathEscape(evil)}
+	pages := []string{"", "nodes", "nodes/x", "nodes/x/ollama?provider=" + url.QueryEscape(evil), "runs", "runs/x", "routes", "keys", "keys/x", "slots", "usage", "playground", "audit", url.PathEscape(evil)}
 	for _, page := range pages {
 		for _, part := range []bool{false, true} {
 			text := ask(http.MethodGet, "/admin/"+page, part)
@@ -108,7 +125,7 @@ func TestThreat62NamesAreText(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"keys", "keys/x", "keys/x/revoke", "nodes/x/drain", "runs/x/cancel", "slots", "slots/x/rotate", "config/reload", "join-tokens"} {
+	for _, path := range []string{"keys", "keys/x", "keys/x/revoke", "nodes/x/drain", "runs/x/cancel", "nodes/x/ollama/pull", "nodes/x/ollama/delete", "slots", "slots/x/rotate", "config/reload", "join-tokens"} {
 		if text := ask(http.MethodPost, "/admin/"+path, false); strings.Contains(text, "<img") || strings.Contains(text, "alert(2)</script>") {
 			t.Errorf("POST /admin/%s: a name is markup:\n%s", path, text)
 		}

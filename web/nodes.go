@@ -2,8 +2,6 @@ package web
 
 import (
 	"net/http"
-	"net/url"
-	"slices"
 	"strings"
 
 	"iop/gateway/admin"
@@ -118,46 +116,4 @@ func (c *console) revokeJoinToken(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	return done(w, r, "/admin/nodes", "token-revoked")
-}
-
-// nodeData is what the page of one Node shows.
-type nodeData struct {
-	Node    nodeRow
-	Runs    []admin.Run
-	Outcome string
-}
-
-func (c *console) oneNode(w http.ResponseWriter, r *http.Request) error {
-	var node admin.Node
-	var runs listOf[admin.Run]
-	name := r.PathValue("node")
-	if err := c.api.get(r.Context(), "/nodes"+seg(name), nil, &node); err != nil {
-		return err
-	}
-	if err := c.api.get(r.Context(), "/runs", url.Values{"node": {name}, "limit": {"20"}}, &runs); err != nil {
-		return err
-	}
-	data := nodeData{Node: rowOf(node), Runs: runs.Data, Outcome: outcome(r)}
-	for i := range data.Node.Sessions {
-		for j := range data.Node.Sessions[i].Providers {
-			slices.Sort(data.Node.Sessions[i].Providers[j].Models)
-		}
-	}
-	if isPart(r) {
-		c.pages.part(w, "node", "node-live", data)
-		return nil
-	}
-	c.pages.show(w, r, http.StatusOK, "node", data)
-	return nil
-}
-
-// switchNode returns a handler that drains a Node or ends that.
-func (c *console) switchNode(what string) func(http.ResponseWriter, *http.Request) error {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		path := seg(r.PathValue("node"))
-		if err := c.api.post(r.Context(), "/nodes"+path+"/"+what, nil, nil); err != nil {
-			return err
-		}
-		return done(w, r, "/admin/nodes"+path, map[string]string{"drain": "node-drained", "resume": "node-resumed"}[what])
-	}
 }

@@ -149,7 +149,32 @@ func (c *console) usageRecords(w http.ResponseWriter, r *http.Request) error {
 	req.Method = http.MethodGet
 	req.URL = &url.URL{Path: "/admin/v1/usage/records", RawQuery: r.URL.RawQuery}
 	req.Body, req.ContentLength, req.Header = http.NoBody, 0, http.Header{}
-	w.Header().Set("Content-Disposition", `attachment; filename="iop-usage.csv"`)
-	c.parts.API.ServeHTTP(w, req)
+	c.parts.API.ServeHTTP(&attachment{ResponseWriter: w}, req)
 	return nil
 }
+
+// attachment has a browser save what is answered, unless that is a fault.
+type attachment struct {
+	http.ResponseWriter
+	begun bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *attachment) WriteHeader(status int) {
+	if !a.begun && status == http.StatusOK {
+		a.Header().Set("Content-Disposition", `attachment; filename="iop-usage.csv"`)
+	}
+	a.begun = true
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (a *attachment) Write(data []byte) (int, error) {
+	if !a.begun {
+		a.WriteHeader(http.StatusOK)
+	}
+	return a.ResponseWriter.Write(data)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *attachment) Unwrap() http.ResponseWriter { return a.ResponseWriter }
