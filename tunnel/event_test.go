@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -427,4 +429,91 @@ func BenchmarkParseRunEvent(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkEvents lets each of so many normalized runs answer with events of a token, b.N in all, and measures both ends
+// with the reading of each: to be compared with BenchmarkChunks of size 220, which is the same token in a chunk of chat.
+func BenchmarkEvents(b *testing.B) {
+	for _, streams := range []int{1, 64} {
+		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) { benchEvents(b, streams) })
+	}
+}
+
+func benchEvents(b *testing.B, streams int) {
+	var left atomic.Int64
+	e := &execution.Event{Kind: execution.EventText, Text: " token"}
+	r := newRig(b, true, func(_ context.Context, run *NodeRun) {
+		buf := make([]byte, 0, 64)
+		for left.Add(-1) >= 0 {
+			buf = AppendRunEvent(buf[:0], e)
+			if run.Events(buf) != nil {
+				return
+			}
+		}
+		run.End(execution.Terminal{Outcome: execution.Completed})
+	})
+	s := r.session()
+	b.ReportAllocs()
+	b.ResetTimer()
+	left.Store(int64(b.N))
+	var wg sync.WaitGroup
+	for range streams {
+		run := openNormalized(b, s, nil)
+		wg.Go(func() {
+			var reader EventReader
+			for {
+				batch, ok := run.Take()
+				if !ok {
+					<-run.Ready()
+				}
+				if err := reader.Push(batch.Data, func(*execution.Event) error { return nil }); err != nil {
+					b.Error(err)
+				}
+				if batch.End != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	r.close()
+}
+
+// What a Node sends can be told apart by who holds nothing: a frame without the flag ends where an event ends, one with
+// it is gone on with, and the payloads make the events.
+func TestEventFrames(t *testing.T) {
+	big := execution.Event{Kind: execution.EventText, Text: strings.Repeat("b", 50_000)}
+	small := execution.Event{Kind: execution.EventText, Text: "s"}
+	n := newNodeRig(t, func(_ context.Context, run *NodeRun) {
+		if err := run.Events(AppendRunEvent(AppendRunEvent(nil, &small), &big)); err != nil {
+			t.Error(err)
+		}
+		if err := run.Events(AppendRunEvent(nil, &small)); err != nil {
+			t.Error(err)
+		}
+		run.End(execution.Terminal{Outcome: execution.Completed})
+	}, nil)
+	p := n.online(1)
+	p.send(wire.TypeOpen, 1, normalizedOpen())
+	var data []byte
+	frames := 0
+	for f := range p.frames {
+		if f.Type == wire.TypeEnd {
+			break
+		}
+		if f.Type != wire.TypeEvent {
+			continue
+		}
+		frames++
+		data = append(data, f.payload...)
+		if whole := wholeEvents(data) == nil; whole == (f.Flags&wire.FlagContinued != 0) || f.Flags&^wire.FlagContinued != 0 {
+			t.Errorf("frame %d of %d bytes has flags %d, whole %v", frames, len(f.payload), f.Flags, whole)
+		}
+	}
+	if frames < 3 || wholeEvents(data) != nil || len(data) < 50_000 {
+		t.Errorf("%d frames, %d bytes", frames, len(data))
+	}
+	p.close()
+	n.close()
 }
