@@ -169,9 +169,11 @@ var otherFields = []field{
 
 // own is a member of each adapter's extension.
 var own = map[string]execution.Extension{
-	openai.Name:    {"service_tier": json.RawMessage(`"flex"`)},
-	ollama.Name:    {"options": json.RawMessage(`{"num_ctx":4096}`), "keep_alive": json.RawMessage(`"5m"`), "options.num_gpu": json.RawMessage("1")},
-	anthropic.Name: {"service_tier": json.RawMessage(`"auto"`)},
+	openai.Name: {"service_tier": json.RawMessage(`"flex"`), "verbosity": json.RawMessage(`"low"`), "prediction": json.RawMessage("{}"),
+		"prompt_cache_key": json.RawMessage(`"k"`), "safety_identifier": json.RawMessage(`"s"`), "chat_template_kwargs": json.RawMessage("{}")},
+	ollama.Name: {"options": json.RawMessage(`{"num_ctx":4096}`), "keep_alive": json.RawMessage(`"5m"`), "options.num_gpu": json.RawMessage("1"),
+		"think": json.RawMessage("true"), "truncate": json.RawMessage("false"), "shift": json.RawMessage("false")},
+	anthropic.Name: {"service_tier": json.RawMessage(`"auto"`), "context_management": json.RawMessage("{}"), "cache_control": json.RawMessage("{}")},
 }
 
 func input(sets ...func(*execution.Input)) *execution.Input {
@@ -266,5 +268,31 @@ func TestNothingIsDroppedInSilence(t *testing.T) {
 	}
 	if !strings.Contains(string(doc), table.String()) {
 		t.Errorf("docs/providers.md does not have the table\n%s", table.String())
+	}
+}
+
+// TestExtensionMembers: each member of an adapter's extension reaches its provider, and one that it does not know is
+// refused by its name.
+func TestExtensionMembers(t *testing.T) {
+	for _, p := range protocols {
+		spec := adapter.Spec{Model: "m"}
+		before, err := p.adapter.Request(input(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for member, value := range own[p.name] {
+			in := input()
+			in.Extensions = map[string]execution.Extension{p.name: {member: value}}
+			after, err := p.adapter.Request(in, spec)
+			if err != nil || string(after.Body) == string(before.Body) {
+				t.Errorf("%s: %s is not carried: %v", p.name, member, err)
+			}
+		}
+		in := input()
+		in.Extensions = map[string]execution.Extension{p.name: {"newfangled": json.RawMessage("1")}}
+		_, err = p.adapter.Request(in, spec)
+		if refusal, ok := err.(*execution.UnsupportedError); !ok || refusal.Param != "newfangled" {
+			t.Errorf("%s: an unknown member: %v", p.name, err)
+		}
 	}
 }

@@ -18,6 +18,8 @@ type request struct {
 	Think       json.RawMessage            `json:"think,omitempty"`
 	Options     map[string]json.RawMessage `json:"options,omitempty"`
 	KeepAlive   json.RawMessage            `json:"keep_alive,omitempty"`
+	Truncate    json.RawMessage            `json:"truncate,omitempty"`
+	Shift       json.RawMessage            `json:"shift,omitempty"`
 	Logprobs    bool                       `json:"logprobs,omitempty"`
 	TopLogprobs *int64                     `json:"top_logprobs,omitempty"`
 }
@@ -41,7 +43,7 @@ const optionPrefix = "options."
 
 func knownMember(name string) bool {
 	switch name {
-	case "keep_alive", "options", "think":
+	case "keep_alive", "options", "think", "truncate", "shift":
 		return true
 	}
 	return len(name) > len(optionPrefix) && strings.HasPrefix(name, optionPrefix)
@@ -53,7 +55,8 @@ func (protocol) Request(in *execution.Input, spec adapter.Spec) (*adapter.Reques
 	if refusal != nil {
 		return nil, refusal
 	}
-	r := &request{Model: spec.Model, Stream: true, KeepAlive: extension["keep_alive"], Options: map[string]json.RawMessage{}}
+	r := &request{Model: spec.Model, Stream: true, Options: map[string]json.RawMessage{}}
+	r.KeepAlive, r.Truncate, r.Shift = extension["keep_alive"], extension["truncate"], extension["shift"]
 	for _, step := range []func() *execution.UnsupportedError{
 		func() *execution.UnsupportedError { return r.extension(extension) },
 		func() *execution.UnsupportedError { return r.sampling(&in.Sampling) },
