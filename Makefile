@@ -124,8 +124,9 @@ fuzz: ## each fuzz target in turn: FUZZTIME=30s
 	done
 
 .PHONY: generate
-generate: ## the Go code of the wire contract, from tunnel/wire/iop.proto
+generate: ## what is made from other files: the Go code of the wire contract, the references in docs
 	@go run ./tunnel/wire/protogen tunnel/wire
+	@go test ./cmd/iop -count=1 -run '^TestReferencesAreCurrent$$' -update
 
 .PHONY: docker
 docker: build ## the container image iop:dev, from bin/iop

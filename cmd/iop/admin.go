@@ -24,7 +24,7 @@ import (
 // adminSettings say how the operator's commands reach the admin API, with the prefix IOP_ADMIN_.
 type adminSettings struct {
 	URL   string `env:"URL" flag:"admin-url" help:"admin API of the Edge" example:"http://127.0.0.1:8481"`
-	Token string `env:"TOKEN" flag:"admin-token" secret:"true" help:"admin token; default: the one beside the Edge's state"`
+	Token string `env:"TOKEN" flag:"admin-token" secret:"true" help:"admin token; default: the one beside the Edge's state" absent:"beside the state"`
 }
 
 // stateSettings say where the Edge's state lies: the admin token is in its directory. The prefix is the Edge's.

@@ -16,9 +16,9 @@ import (
 
 // benchSettings are the flags of `iop bench`; each is a variable with the prefix IOP_BENCH_ too.
 type benchSettings struct {
-	URL          string        `env:"URL" help:"base URL to measure" example:"http://127.0.0.1:8480/v1"`
+	URL          string        `env:"URL" help:"base URL to measure" example:"http://127.0.0.1:8480/v1" absent:"required"`
 	Key          string        `env:"KEY" secret:"true" help:"API key"`
-	Model        string        `env:"MODEL" help:"model to ask for" example:"sim-small"`
+	Model        string        `env:"MODEL" help:"model to ask for" example:"sim-small" absent:"required"`
 	Concurrency  int           `env:"CONCURRENCY" help:"requests under way at once" example:"8"`
 	Requests     int           `env:"REQUESTS" help:"requests in all; 0: as many as fit in --duration" example:"100"`
 	Duration     time.Duration `env:"DURATION" help:"how long to begin new requests; what is under way then gets 30s to end" example:"1m"`
@@ -26,8 +26,8 @@ type benchSettings struct {
 	MaxTokens    int           `env:"MAX_TOKENS" help:"max_tokens of each request; 0 sends none" example:"128"`
 	Prompt       string        `env:"PROMPT" help:"the user's message"`
 	Against      string        `env:"AGAINST" help:"second base URL, measured in turns with the first" example:"http://127.0.0.1:8000/v1"`
-	AgainstKey   string        `env:"AGAINST_KEY" secret:"true" help:"API key there; default: the same"`
-	AgainstModel string        `env:"AGAINST_MODEL" help:"model to ask for there; default: the same"`
+	AgainstKey   string        `env:"AGAINST_KEY" secret:"true" help:"API key there; default: the same" absent:"the same"`
+	AgainstModel string        `env:"AGAINST_MODEL" help:"model to ask for there; default: the same" absent:"the same"`
 }
 
 func newBenchCommand() *cobra.Command {

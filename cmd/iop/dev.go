@@ -30,8 +30,8 @@ import (
 // devSettings are the settings of `iop dev`, with the prefix IOP_DEV_.
 type devSettings struct {
 	Listen      string   `env:"LISTEN" help:"address of the public API; port 0 takes a free one" example:"127.0.0.1:8480"`
-	AdminListen string   `env:"ADMIN_LISTEN" help:"address of the admin API and of /metrics" example:"127.0.0.1:8481"`
-	Providers   specList `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b]; repeatable; without any, local ones are looked for, and without a finding the simulator is started" example:"ollama=http://127.0.0.1:11434"`
+	AdminListen string   `env:"ADMIN_LISTEN" help:"address of the admin API, the console and /metrics" example:"127.0.0.1:8481"`
+	Providers   specList `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b]; repeatable; without any, local ones are looked for, and without a finding the simulator is started" example:"ollama=http://127.0.0.1:11434" more:"As for the Node." absent:"search, else the simulator"`
 	Config      string   `env:"CONFIG" help:"file of routes, read again when it changes; default: each model on offer is a route" example:"iop.yaml"`
 	Log         string   `env:"LOG" help:"log level: debug, info, warn or error; info shows each request" example:"info"`
 }

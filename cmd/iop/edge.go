@@ -22,29 +22,29 @@ const defaultState = "sqlite://iop-data/iop.db"
 
 // edgeSettings are the settings of `iop edge`, with the prefix IOP_EDGE_.
 type edgeSettings struct {
-	Listen         string        `env:"LISTEN" help:"address of the public API, and in token mode of the tunnel" example:":8480"`
-	AdminListen    string        `env:"ADMIN_LISTEN" help:"address of the admin API and of /metrics" example:"127.0.0.1:8481"`
+	Listen         string        `env:"LISTEN" help:"address of the public API, and in token mode of the tunnel" example:":8480" more:"It is at /tunnel/v1. HTTP/1.1 and HTTP/2, without TLS as cleartext HTTP/2 with prior knowledge."`
+	AdminListen    string        `env:"ADMIN_LISTEN" help:"address of the admin API, the console and /metrics" example:"127.0.0.1:8481" more:"It has no TLS: keep it on loopback or a trusted network."`
 	Mode           string        `env:"MODE" help:"how Nodes prove who they are: token (a join token), managed (a certificate; they may be leased credentials)" example:"managed"`
-	TunnelListen   string        `env:"TUNNEL_LISTEN" help:"managed mode: address that Nodes connect to; default :8482" example:":8482"`
-	IdentityCert   string        `env:"IDENTITY_CERT" help:"managed mode: PEM file with the certificate that says who this Edge is to its Nodes" example:"/etc/iop/edge-main.pem"`
-	IdentityKey    string        `env:"IDENTITY_KEY" help:"managed mode: PEM file with its key, mode 0600" example:"/etc/iop/edge-main.key"`
-	CA             string        `env:"CA" help:"managed mode: PEM file of the authorities of the Nodes' certificates" example:"/etc/iop/bundle.pem"`
+	TunnelListen   string        `env:"TUNNEL_LISTEN" help:"managed mode: address that Nodes connect to; default :8482" example:":8482" more:"TLS 1.3 with certificates on both sides, which must end here and not at a load balancer."`
+	IdentityCert   string        `env:"IDENTITY_CERT" help:"managed mode: PEM file with the certificate that says who this Edge is to its Nodes" example:"/etc/iop/edge-main.pem" more:"From \"iop ca issue\" or another authority. IOP_EDGE_TLS_CERT is another thing: what clients see." absent:"required there"`
+	IdentityKey    string        `env:"IDENTITY_KEY" help:"managed mode: PEM file with its key, mode 0600" example:"/etc/iop/edge-main.key" absent:"required there"`
+	CA             string        `env:"CA" help:"managed mode: PEM file of the authorities of the Nodes' certificates" example:"/etc/iop/bundle.pem" more:"The old ones and the new ones while they change." absent:"required there"`
 	SPIFFESocket   string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API to get identity and authorities from, instead of files; IOP_EDGE_ID says which" example:"unix:///run/spire/agent.sock"`
-	MasterKeyFile  string        `env:"MASTER_KEY_FILE" help:"file with the keys that seal providers' credentials, from iop master-key create" example:"/etc/iop/master-key"`
-	State          string        `env:"STATE" help:"where state is kept" example:"sqlite:///var/lib/iop/iop.db"`
+	MasterKeyFile  string        `env:"MASTER_KEY_FILE" help:"file with the keys that seal providers' credentials, from iop master-key create" example:"/etc/iop/master-key" more:"Mode 0600. Without it slots give no credential."`
+	State          string        `env:"STATE" help:"where state is kept" example:"sqlite:///var/lib/iop/iop.db" more:"sqlite:///absolute/path/iop.db or sqlite://relative/path/iop.db, on a local disk. The directory is made with mode 0700; the admin token lies in it."`
 	TLSCert        string        `env:"TLS_CERT" help:"PEM file with the certificate of the public listener, and its chain" example:"/etc/iop/tls.crt"`
 	TLSKey         string        `env:"TLS_KEY" help:"PEM file with its key" example:"/etc/iop/tls.key"`
-	Auth           string        `env:"AUTH" help:"who may call: keys (who has an API key), none (anyone; on a loopback address only)" example:"keys"`
-	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one, in managed mode its certificate's" example:"edge-1"`
+	Auth           string        `env:"AUTH" help:"who may call: keys (who has an API key), none (anyone; on a loopback address only)" example:"keys" more:"With none, IOP_EDGE_LISTEN must be a loopback address."`
+	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one, in managed mode its certificate's" example:"edge-1" more:"It stands in Via. In managed mode it, or the whole SPIFFE ID, must be the certificate's." absent:"random, in managed mode the certificate's"`
 	Log            string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
-	MaxBody        int64         `env:"MAX_BODY" help:"largest request body in bytes" example:"67108864"`
-	BodyBudget     int64         `env:"BODY_BUDGET" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912"`
-	QueueLimit     int           `env:"QUEUE_LIMIT" help:"requests that wait for one model; 0: the default" example:"1000"`
-	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" help:"how long a request may wait for a Node; 0: as long as the request may take" example:"2m"`
+	MaxBody        int64         `env:"MAX_BODY" help:"largest request body in bytes" example:"67108864" more:"Beyond it 413."`
+	BodyBudget     int64         `env:"BODY_BUDGET" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912" more:"That is 503 with Retry-After."`
+	QueueLimit     int           `env:"QUEUE_LIMIT" help:"requests that wait for one model; 0: the default" example:"1000" more:"Beyond it 429 queue_full." absent:"1024"`
+	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" help:"how long a request may wait for a Node; 0: as long as the request may take" example:"2m" more:"Beyond it 504 queue_timeout." absent:"as IOP_EDGE_TOTAL_TIMEOUT"`
 	TotalTimeout   time.Duration `env:"TOTAL_TIMEOUT" help:"how long a request may take in all" example:"30m"`
-	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" help:"how long requests may still take when the Edge stops" example:"30s"`
-	Config         string        `env:"CONFIG" help:"file of routes, read again when it changes and at SIGHUP; default: each model that a Node offers is a route" example:"/etc/iop/iop.yaml"`
-	UsageRetention span          `env:"USAGE_RETENTION" help:"how long the record of each run is kept; 0d: for ever" example:"90d"`
+	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" help:"how long requests may still take when the Edge stops" example:"30s" more:"From the first SIGTERM on."`
+	Config         string        `env:"CONFIG" help:"file of routes, read again when it changes and at SIGHUP; default: each model that a Node offers is a route" example:"/etc/iop/iop.yaml" more:"A file with a fault does not start; later it changes nothing, and the log, iop status and the admin API say why. See routes.md."`
+	UsageRetention span          `env:"USAGE_RETENTION" help:"how long the record of each run, and of each lease, is kept; 0d: for ever" example:"90d" more:"What a key has used of its month's budget is kept apart, and stays."`
 
 	checkOnly bool // --check-config: nothing is started
 }

@@ -19,17 +19,17 @@ import (
 
 // nodeSettings are the settings of `iop node`, with the prefix IOP_NODE_.
 type nodeSettings struct {
-	Edge         string        `env:"EDGE" help:"the Edge's tunnel URL" example:"wss://edge.example.org/tunnel/v1"`
-	Name         string        `env:"NAME" help:"this Node's name; it belongs to the first join token that uses it; in managed mode the certificate's" example:"gpu-3"`
-	JoinToken    string        `env:"JOIN_TOKEN" secret:"true" help:"join token, from \"iop join-token create\""`
-	Providers    specList      `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH][,slots=a|b*][,ca=PATH]; repeatable, and separated by spaces in the variable; without any, local ones are looked for" example:"ollama=http://127.0.0.1:11434"`
+	Edge         string        `env:"EDGE" help:"the Edge's tunnel URL" example:"wss://edge.example.org/tunnel/v1" more:"wss://host/tunnel/v1; ws:// on a trusted network; in managed mode wss://host:8482." absent:"required"`
+	Name         string        `env:"NAME" help:"this Node's name; it belongs to the first join token that uses it; in managed mode the certificate's" example:"gpu-3" more:"1 to 128 letters, digits, '.', '_', ':', '-'." absent:"the host's name, in managed mode the certificate's"`
+	JoinToken    string        `env:"JOIN_TOKEN" secret:"true" help:"join token, from \"iop join-token create\"" more:"A file is read at each connection, so it may be exchanged while the Node runs." absent:"required in token mode"`
+	Providers    specList      `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH][,slots=a|b*][,ca=PATH]; repeatable, and separated by spaces in the variable; without any, local ones are looked for" example:"ollama=http://127.0.0.1:11434" more:"See below." absent:"search"`
 	Labels       string        `env:"LABELS" help:"labels of this Node" example:"gpu=h100,site=lab"`
-	CA           string        `env:"CA" help:"PEM file of the authorities to trust for the Edge's certificate, instead of the system's; required with --tls-cert" example:"/etc/iop/ca.pem"`
-	TLSCert      string        `env:"TLS_CERT" help:"managed mode: PEM file with the certificate that says who this Node is, instead of a join token" example:"/etc/iop/node-gpu-3.pem"`
+	CA           string        `env:"CA" help:"PEM file of the authorities to trust for the Edge's certificate, instead of the system's; required with --tls-cert" example:"/etc/iop/ca.pem" absent:"the system's"`
+	TLSCert      string        `env:"TLS_CERT" help:"managed mode: PEM file with the certificate that says who this Node is, instead of a join token" example:"/etc/iop/node-gpu-3.pem" more:"It selects managed mode, excludes a join token, and needs an Edge in managed mode."`
 	TLSKey       string        `env:"TLS_KEY" help:"managed mode: PEM file with its key, mode 0600" example:"/etc/iop/node-gpu-3.key"`
-	EdgeID       string        `env:"EDGE_ID" help:"managed mode: the SPIFFE ID of the one Edge to talk to" example:"spiffe://iop.example.org/edge/main"`
-	SPIFFESocket string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API to get identity and authorities from, instead of files" example:"unix:///run/spire/agent.sock"`
-	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" help:"how long open runs may take when the Node stops" example:"30s"`
+	EdgeID       string        `env:"EDGE_ID" help:"managed mode: the SPIFFE ID of the one Edge to talk to" example:"spiffe://iop.example.org/edge/main" absent:"required there"`
+	SPIFFESocket string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API to get identity and authorities from, instead of files" example:"unix:///run/spire/agent.sock" more:"The Node is IOP_NODE_NAME in the Edge's trust domain."`
+	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" help:"how long open runs may take when the Node stops" example:"30s" more:"From the first SIGTERM on."`
 	Log          string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
 }
 

@@ -23,6 +23,8 @@ import (
 //	flag:"name"      the flag, where it is not the name in lower case with dashes
 //	help:"..."       the flag's help
 //	example:"..."    a right value, shown when a wrong one was given
+//	more:"..."       what the reference (docs/configuration.md) says beyond the help
+//	absent:"..."     what the reference says holds where nothing is given, for a default that is none of the struct's
 //	secret:"true"    NAME_FILE and --name-file name a file that holds the value, and the value is never shown
 type settings struct {
 	prefix string
@@ -78,6 +80,7 @@ func (s *settings) bind(cmd *cobra.Command, value reflect.Value, help map[string
 			usage = h
 		}
 		f.addFlags(cmd, usage, s.prefix+name, shown(value.Field(i)))
+		annotate(cmd, f.flag, field.Tag)
 		s.fields = append(s.fields, f)
 	}
 }
@@ -124,6 +127,24 @@ func (f *setting) addFlags(cmd *cobra.Command, usage, variable, byDefault string
 	if f.kind.Kind() == reflect.Bool {
 		flag.NoOptDefVal = "true"
 	}
+}
+
+// Annotations of a setting's flag, for the reference.
+const (
+	helpAnnotation   = "iop_help"
+	moreAnnotation   = "iop_more"
+	absentAnnotation = "iop_absent"
+)
+
+// annotate notes at the flag what only the reference shows.
+func annotate(cmd *cobra.Command, flag string, tag reflect.StructTag) {
+	annotations := map[string][]string{helpAnnotation: {tag.Get("help")}}
+	for name, text := range map[string]string{moreAnnotation: tag.Get("more"), absentAnnotation: tag.Get("absent")} {
+		if text != "" {
+			annotations[name] = []string{text}
+		}
+	}
+	cmd.Flags().Lookup(flag).Annotations = annotations
 }
 
 // flagText is a flag that keeps what it was given; load parses it.
