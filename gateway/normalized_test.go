@@ -541,3 +541,43 @@ func TestLoadingAsksNoNode(t *testing.T) {
 	}
 	e.idle()
 }
+
+// Ollama's names have a tag, others' have none: on Ollama's paths both find the model, and the answer bears the name that
+// was asked for.
+func TestTagsOfModels(t *testing.T) {
+	e := newEdge(t, nil)
+	asked := make(chan string, 8)
+	relay := func(ctx context.Context, run *tunnel.NodeRun) {
+		p := run.Open().GetProviderTunnel()
+		asked <- p.GetModel() + " as " + p.GetAnswerModel()
+		answerJSON(200, `{"done":true}`)(ctx, run)
+	}
+	e.addProvider("n1", runsOn("ollama", "ollama.chat", "chat.completions"), relay, "tagged:latest", "sized:7b", "org/plain")
+	for _, tt := range []struct{ path, model, want string }{
+		{"/api/chat", "tagged", "tagged:latest as tagged"},
+		{"/api/chat", "tagged:latest", "tagged:latest as "},
+		{"/api/chat", "org/plain:latest", "org/plain as org/plain:latest"},
+		{"/api/chat", "sized:7b", "sized:7b as "},
+		{"/api/chat", "sized", ""},
+		{"/v1/chat/completions", "tagged", ""},
+	} {
+		status, _, answer := e.post(tt.path, `{"model":"`+tt.model+`","messages":[]}`)
+		if tt.want == "" {
+			if status != http.StatusNotFound {
+				t.Errorf("%s: %d %s", tt.model, status, answer)
+			}
+			continue
+		}
+		if status != http.StatusOK {
+			t.Errorf("%s: %d %s", tt.model, status, answer)
+		} else if got := <-asked; got != tt.want {
+			t.Errorf("%s: the provider was asked for %q", tt.model, got)
+		}
+	}
+	for _, name := range []string{`"name":"tagged:latest"`, `"name":"org/plain:latest"`, `"name":"sized:7b"`} {
+		if tags := e.get("/api/tags"); !strings.Contains(tags, name) {
+			t.Errorf("no %s: %s", name, tags)
+		}
+	}
+	e.idle()
+}
