@@ -39,7 +39,7 @@ const (
 
 // AppendRunEvent appends one event as it travels in EVENT frames: its length, then a wire.RunEvent. An event of a kind
 // that is not in the contract appends nothing. It does not allocate unless dst must grow or a text is not as it must
-// be: bytes that are no UTF-8 become U+FFFD, and JSON loses its line ends.
+// be: bytes that are no UTF-8 become U+FFFD, and JSON loses its line ends. A date that nobody can write is left out.
 func AppendRunEvent(dst []byte, e *execution.Event) []byte {
 	const room = binary.MaxVarintLen32
 	start := len(dst)
@@ -185,8 +185,8 @@ func appendStarted(dst []byte, s *execution.Started) []byte {
 	}
 	dst = appendString(dst, 1, s.ID)
 	dst = appendString(dst, 2, s.Model)
-	if !s.Created.IsZero() {
-		dst = appendUint(dst, 3, uint64(max(s.Created.Unix(), 0)))
+	if at := s.Created.Unix(); at > 0 && at <= maxUnixSeconds { // some providers write milliseconds: that is no date
+		dst = appendUint(dst, 3, uint64(at))
 	}
 	if s.Usage.Known {
 		var at int

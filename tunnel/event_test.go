@@ -21,6 +21,15 @@ import (
 )
 
 // sampleEvents has one event of each kind with each of its fields.
+// TestDateThatIsNone: a provider may write its date in milliseconds; the event is one nevertheless.
+func TestDateThatIsNone(t *testing.T) {
+	var e execution.Event
+	odd := AppendRunEvent(nil, &execution.Event{Kind: execution.EventStarted, Started: &execution.Started{ID: "x", Created: time.Unix(1764410400000, 0)}})
+	if n, err := ParseRunEvent(odd, &e); n != len(odd) || err != nil || e.Started.ID != "x" || !e.Started.Created.IsZero() {
+		t.Errorf("%d of %d: %v, %+v", n, len(odd), err, e.Started)
+	}
+}
+
 func sampleEvents() []execution.Event {
 	return []execution.Event{
 		{Kind: execution.EventStarted, Started: &execution.Started{
