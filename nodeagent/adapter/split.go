@@ -2,6 +2,7 @@ package adapter
 
 import (
 	"bytes"
+	"errors"
 
 	"iop/execution"
 )
@@ -20,6 +21,14 @@ func Malformed(detail string) error { return &StreamError{execution.CodeProvider
 // Truncated is the error of an answer whose body ended before its protocol's own end.
 func Truncated() error {
 	return &StreamError{execution.CodeProviderTruncated, "the provider ended its stream without the stream's own end"}
+}
+
+// CutOff is the error of an answer's last event or line, which its end completed: if that was malformed it was only cut.
+func CutOff(err error) error {
+	if s, ok := errors.AsType[*StreamError](err); ok && s.Code == execution.CodeProviderError {
+		return Truncated()
+	}
+	return err
 }
 
 // ServerEvent is one event of an event stream. Its fields are valid until the function that was given it returns.

@@ -47,7 +47,7 @@ func (r *reader) End(emit func(*execution.Event) error) error {
 		return nil
 	}
 	if stop, err := r.lines.End(r.each); stop || err != nil {
-		return err
+		return adapter.CutOff(err)
 	}
 	return adapter.Truncated()
 }

@@ -131,6 +131,9 @@ func (c *chunkChoice) readDelta() error {
 		}
 	}
 	for el := openai.Elements(annotations); el.Next(); {
+		if el.Value()[0] != '{' {
+			continue // none
+		}
 		if err := c.give(execution.Event{Kind: execution.EventAnnotation, Annotation: clone(el.Value())}); err != nil {
 			return err
 		}

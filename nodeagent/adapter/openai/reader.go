@@ -59,7 +59,7 @@ func (r *reader) End(emit func(*execution.Event) error) error {
 		return nil
 	}
 	if stop, err := r.events.End(r.each); stop || err != nil {
-		return err
+		return adapter.CutOff(err)
 	}
 	if !r.whole() {
 		return adapter.Truncated()
