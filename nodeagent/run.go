@@ -106,11 +106,17 @@ func (n *normalized) prepare() (t execution.Terminal, over bool) {
 		return e.failed(execution.CodeInternal, "the adapter asks for an unknown operation"), true
 	}
 	e.header["Content-Type"], e.header["Accept"] = jsonType, streamTypes
+	if n.request.Operation != messagesOperation {
+		delete(e.header, "Anthropic-Beta") // it says nothing to others, and is not theirs to know
+	}
 	for _, h := range n.request.Header {
 		e.header[h[0]] = []string{h[1]}
 	}
 	return t, false
 }
+
+// messagesOperation is the one operation whose protocol has beta headers.
+const messagesOperation = "messages"
 
 // streamTypes is what a normalized run accepts of a provider.
 var streamTypes = []string{"text/event-stream, application/x-ndjson"}
@@ -215,14 +221,15 @@ func (n *normalized) passEvents(buf []byte, size int, err error) execution.Termi
 		}
 		size, err = e.read(buf)
 	}
-	if !errors.Is(err, io.EOF) {
+	end := reader.End(emit)
+	if !errors.Is(err, io.EOF) && (end != nil || e.ctx.Err() != nil) {
 		n.finishScrub()
 		if werr := n.flush(); werr != nil {
 			return e.writeFailed(werr)
 		}
 		return e.broken(err)
 	}
-	t, _ := n.after(true, reader.End(emit))
+	t, _ := n.after(true, end) // an answer that is whole is whole, however its connection ended
 	return t
 }
 

@@ -104,14 +104,15 @@ func TestRun(t *testing.T) {
 				io.WriteString(w, d.begin+d.end)
 			}), d.engine))
 			r := normalizedRun(t)
-			r.run().Headers = []*wire.Header{hdr("anthropic-beta", "x"), hdr("authorization", "evil")}
+			r.run().Headers = []*wire.Header{hdr("anthropic-beta", "x"), hdr("via", "1.1 iop"), hdr("authorization", "evil")}
 			end := serveNow(t, a, r)
 			want := execution.Usage{Input: 7, Output: 3, Known: true}
 			if end.Outcome != execution.Completed || end.Phase != execution.PhaseProviderDone || end.Usage != want || end.Timings.FirstByte <= 0 {
 				t.Errorf("ended as %+v", end)
 			}
 			req := <-got
-			if req.URL.Path != d.path || req.Header.Get("Content-Type") != "application/json" || req.Header.Get("Authorization") != "" || req.Header.Get("Anthropic-Beta") != "x" {
+			if req.URL.Path != d.path || req.Header.Get("Content-Type") != "application/json" || req.Header.Get("Authorization") != "" ||
+				req.Header.Get("Via") != "1.1 iop" || (req.Header.Get("Anthropic-Beta") == "x") != (d.engine == AnthropicEngine) {
 				t.Errorf("the request is %s with %v", req.URL, req.Header)
 			}
 			body, _ := io.ReadAll(req.Body)
@@ -148,6 +149,7 @@ func TestRunFaults(t *testing.T) {
 			{"error first", d.head + d.error, execution.CodeProviderError, execution.PhaseStreaming, execution.Usage{}, "it died"},
 			{"missing terminal", d.head + d.begin, execution.CodeProviderTruncated, execution.PhaseStreaming, spent, ""},
 			{"malformed", d.head + d.begin + "data: {\"a\n\n", execution.CodeProviderError, execution.PhaseStreaming, spent, ""},
+			{"ends in an event", d.head + d.begin + "data: {\"a", execution.CodeProviderTruncated, execution.PhaseStreaming, spent, ""},
 			{"empty", d.head, execution.CodeProviderError, execution.PhaseProviderCalled, execution.Usage{}, ""},
 			{"cut", strings.Replace(d.head, "Connection", "Content-Length: 99999\r\nConnection", 1) + d.begin, execution.CodeProviderTruncated, execution.PhaseStreaming, spent, ""},
 			{"context overflow", "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + `{"error":{"message":"the context is full","type":"exceed_context_size_error","code":400}}`,
@@ -175,6 +177,19 @@ func TestRunFaults(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestRunCutBehindItsEnd: a connection that breaks when the answer has said why it ended takes nothing from it, as little as from
+// one that is relayed.
+func TestRunCutBehindItsEnd(t *testing.T) {
+	a := testAgent(t, rawProvider(t, respond(strings.Replace(sseHead, "Connection", "Content-Length: 99999\r\nConnection", 1)+firstChunk+lastChunk)))
+	r := normalizedRun(t)
+	if end := serveNow(t, a, r); end.Outcome != execution.Completed {
+		t.Errorf("ended as %+v", end)
+	}
+	if said := r.said(t); !strings.Contains(said, "finish stop") {
+		t.Errorf("events are\n%s", said)
 	}
 }
 
