@@ -35,6 +35,7 @@ func (x *exchange) usageRecord(end *ending) state.UsageRecord {
 		name = "" // whatever the client wrote
 	}
 	return state.UsageRecord{
+		Session: rec.session, Normalized: rec.normal,
 		Run: rec.id, Key: rec.key, Principal: x.key.Principal(), Route: name, Operation: rec.op,
 		Node: rec.target.Node, Provider: rec.target.Provider, Model: rec.upstream,
 		Started: rec.started, Queue: rec.queued, FirstToken: end.firstByte, Duration: end.total,

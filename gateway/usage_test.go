@@ -48,7 +48,7 @@ func TestUsageRecord(t *testing.T) {
 	}
 	e.key = secret.Reveal()
 	before := time.Now().Truncate(time.Millisecond)
-	_, h, _ := e.post(chat, `{"model":"gpt","stream":true}`)
+	_, h, _ := e.post(chat, `{"model":"gpt","stream":true,"session_id":"job-7"}`)
 	e.idle()
 	records := e.records()
 	if len(records) != 1 {
@@ -61,7 +61,7 @@ func TestUsageRecord(t *testing.T) {
 	r.Started, r.FirstToken, r.Duration = time.Time{}, 0, 0
 	want := state.UsageRecord{
 		Run: execution.RunID(h.Get("X-Iop-Run-Id")), Key: key.ID, Principal: "team-a", Route: "chat", Operation: "chat.completions",
-		Node: "good", Provider: "p", Model: "other", Outcome: execution.Completed, Status: 200, Attempts: 2, Stream: true,
+		Node: "good", Provider: "p", Model: "other", Outcome: execution.Completed, Status: 200, Attempts: 2, Stream: true, Session: "job-7",
 		Usage: execution.Usage{Input: 11, Output: 7, Cached: 5, Reasoning: 3, Known: true},
 	}
 	if r != want {
@@ -84,6 +84,19 @@ func TestUsageRecord(t *testing.T) {
 		if strings.Contains(view, name) {
 			t.Errorf("the caller sees %q in %s", name, view)
 		}
+	}
+}
+
+// TestUsageRecordOfNormalizedRun: it says that an adapter ran it.
+func TestUsageRecordOfNormalizedRun(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addProvider("n1", runsOn("anthropic"), answerEvents(completed, started, hello, stop), "m")
+	if status, _, answer := e.post(chat, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`); status != 200 {
+		t.Fatalf("%d: %s", status, answer)
+	}
+	e.idle()
+	if records := e.records(); len(records) != 1 || !records[0].Normalized || records[0].Session != "" {
+		t.Errorf("%+v", records)
 	}
 }
 

@@ -25,7 +25,7 @@ const (
 	maxUsageTime = 365 * 24 * time.Hour
 )
 
-// UsageRecord is what one run used. It holds names and numbers, nothing that a client or a model has said.
+// UsageRecord is what one run used. It holds names and numbers, nothing that was asked or answered.
 type UsageRecord struct {
 	Run       execution.RunID // never empty
 	Key       KeyID           // empty: no key was asked for
@@ -35,6 +35,7 @@ type UsageRecord struct {
 	Node      execution.NodeID     // of the last attempt; empty: none
 	Provider  execution.ProviderID // of the last attempt; empty: none
 	Model     string               // as the provider names it
+	Session   string               // the client's own name for what the run belongs to; empty: none
 
 	Started    time.Time     // to the millisecond, in UTC where it is read; its month is the one that is charged
 	Queue      time.Duration // durations are to the microsecond
@@ -46,7 +47,10 @@ type UsageRecord struct {
 	Status   int // of the HTTP answer
 	Attempts int
 	Stream   bool
-	Usage    execution.Usage // of a cancelled run too: what was produced up to then
+
+	Normalized bool // an adapter of the Node ran the last attempt; otherwise, if there was one, it was relayed
+
+	Usage execution.Usage // of a cancelled run too: what was produced up to then
 }
 
 // AddUsage writes records down. A record whose Run is there already is not counted again, so a call that failed may be

@@ -4,16 +4,16 @@ package state
 // chooses among them and never becomes a part of the text.
 const (
 	runColumns = `started_at, run_id, source, day, outcome, details, queue_us, first_token_us, duration_us,
-		input, output, cached, reasoning`
+		input, output, cached, reasoning, session_id`
 
 	sourceColumns = `key_id, principal, route, operation, node, provider, model`
 
 	// What a record is read from.
 	usageColumns = `run_id, started_at, ` + sourceColumns + `, outcome, details, queue_us, first_token_us, duration_us,
-		input, output, cached, reasoning`
+		input, output, cached, reasoning, session_id`
 
 	insertUsage = `INSERT INTO usage_runs (` + runColumns + `)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 		ON CONFLICT (started_at, run_id) DO NOTHING`
 
 	querySource = `SELECT id, last_day FROM usage_sources WHERE key_id = $1 AND principal = $2 AND route = $3

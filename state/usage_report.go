@@ -41,6 +41,7 @@ const (
 	ByOutcome
 	ByDay   // in UTC
 	ByMonth // in UTC
+	BySession
 )
 
 // dimensions are the dimensions' names, columns and places in a row. The columns are all of type text, or bigint where
@@ -59,6 +60,7 @@ var dimensions = [...]struct {
 	ByOutcome:   {"outcome", `outcome`, false, func(r *UsageRow) any { return (*outcomeColumn)(&r.Outcome) }},
 	ByDay:       {"day", `day`, false, func(r *UsageRow) any { return (*dayColumn)(&r.Day) }},
 	ByMonth:     {"month", `day / 100`, false, func(r *UsageRow) any { return (*dayColumn)(&r.Month) }},
+	BySession:   {"session", `session_id`, false, func(r *UsageRow) any { return &r.Session }},
 }
 
 // String returns the dimension's name as commands and the admin API have it.
@@ -129,6 +131,7 @@ type UsageRow struct {
 	Key, Principal, Route, Model, Node, Provider, Outcome string
 	Day                                                   string // "2006-01-02"
 	Month                                                 string // "2006-01"
+	Session                                               string
 
 	Runs, Completed, Failed, Cancelled, Rejected int64
 	Input, Output, Cached, Reasoning             int64 // tokens

@@ -31,7 +31,7 @@ type usageWriter struct {
 	insert  *sql.Stmt
 	sources map[usageNames]*usageSource
 	months  map[keyMonth]int64
-	args    [13]any // of insert, used again for each row
+	args    [14]any // of insert, used again for each row
 }
 
 // add writes a record, and counts it if it was not there.
@@ -45,6 +45,7 @@ func (w *usageWriter) add(ctx context.Context, record *UsageRecord) error {
 	w.args = [...]any{
 		row.started, usageText(string(record.Run)), source, row.day, int64(record.Outcome), packDetails(record),
 		micros(record.Queue), micros(record.FirstToken), micros(record.Duration), u.Input, u.Output, u.Cached, u.Reasoning,
+		usageText(record.Session),
 	}
 	result, err := w.insert.ExecContext(ctx, w.args[:]...)
 	if err != nil {
@@ -111,18 +112,20 @@ func newUsageRow(record *UsageRecord) usageRow {
 	return row
 }
 
-// Where in details what nobody asks for by itself lies: three flags, then 16 bits each. The migration knows it too.
+// Where in details what nobody asks for by itself lies: three flags, 16 bits each, a flag. The migrations know it too.
 const (
-	detailAttempts = 3
-	detailStatus   = 19
-	detailCode     = 35
-	maxDetail      = 1<<16 - 1
+	detailAttempts   = 3
+	detailStatus     = 19
+	detailCode       = 35
+	detailNormalized = 51
+	maxDetail        = 1<<16 - 1
 )
 
 // packDetails is what nobody asks for by itself as one number.
 func packDetails(r *UsageRecord) int64 {
 	return flag(r.Stream) | flag(r.Usage.Known)<<1 | flag(r.Usage.Estimated)<<2 |
-		detail(r.Attempts)<<detailAttempts | detail(r.Status)<<detailStatus | detail(int(r.Code))<<detailCode
+		detail(r.Attempts)<<detailAttempts | detail(r.Status)<<detailStatus | detail(int(r.Code))<<detailCode |
+		flag(r.Normalized)<<detailNormalized
 }
 
 func detail(n int) int64 { return int64(min(max(n, 0), maxDetail)) }
@@ -131,7 +134,8 @@ func detail(n int) int64 { return int64(min(max(n, 0), maxDetail)) }
 func unpackDetails(r *UsageRecord, details int64) {
 	r.Stream, r.Usage.Known, r.Usage.Estimated = details&1 != 0, details&2 != 0, details&4 != 0
 	r.Attempts, r.Status = int(details>>detailAttempts&maxDetail), int(details>>detailStatus&maxDetail)
-	r.Code = execution.Code(details >> detailCode)
+	r.Code = execution.Code(details >> detailCode & maxDetail)
+	r.Normalized = details>>detailNormalized&1 != 0
 }
 
 // scanUsage reads a row of usageColumns.
@@ -139,7 +143,8 @@ func scanUsage(rows *sql.Rows) (UsageRecord, error) {
 	var r UsageRecord
 	var started, details, queue, firstToken, duration int64
 	err := rows.Scan(&r.Run, &started, &r.Key, &r.Principal, &r.Route, &r.Operation, &r.Node, &r.Provider, &r.Model,
-		&r.Outcome, &details, &queue, &firstToken, &duration, &r.Usage.Input, &r.Usage.Output, &r.Usage.Cached, &r.Usage.Reasoning)
+		&r.Outcome, &details, &queue, &firstToken, &duration, &r.Usage.Input, &r.Usage.Output, &r.Usage.Cached, &r.Usage.Reasoning,
+		&r.Session)
 	r.Started = fromMillis(started)
 	r.Queue, r.FirstToken, r.Duration = fromMicros(queue), fromMicros(firstToken), fromMicros(duration)
 	unpackDetails(&r, details)

@@ -2,6 +2,7 @@ package state
 
 import (
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -162,5 +163,31 @@ func TestUsageDetails(t *testing.T) {
 	var got UsageRecord
 	if unpackDetails(&got, packDetails(&UsageRecord{Attempts: 1 << 40, Status: -1})); got != (UsageRecord{Attempts: maxDetail}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// Records that version 5 wrote had no session and were relayed; those of now keep both, beside every other detail.
+func TestUsageBeforeSessions(t *testing.T) {
+	url := fileURL(t)
+	old := openAtVersion(t, url, 5)
+	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	before := used(1, at)
+	before.Code, before.Attempts, before.Status = math.MaxUint8, maxDetail, maxDetail
+	_, err := old.write.Exec(`INSERT INTO usage_sources (id, `+sourceColumns+`, last_day)
+		VALUES (1, 'key00001', 'team', 'chat', 'chat', 'gpu-1', 'vllm', 'meta-llama/Llama-3', 20261101);
+		INSERT INTO usage_runs VALUES ($1, $2, 1, 20261101, 1, $3, 3, 20000, 1000000, 100, 10, 50, 5)`,
+		millis(at), string(before.Run), packDetails(&before))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := openURL(t, url)
+	relayed, normalized, long := used(2, at.Add(time.Second)), used(3, at.Add(2*time.Second)), used(4, at.Add(3*time.Second))
+	relayed.Session = "job-7"
+	normalized.Normalized, normalized.Code, normalized.Attempts, normalized.Status = true, before.Code, maxDetail, maxDetail
+	long.Session = strings.Repeat("s", maxUsageText+1)
+	addAll(t, s, relayed, normalized, long)
+	long.Session = long.Session[:maxUsageText]
+	if got, want := export(t, s, UsageQuery{}), []UsageRecord{before, relayed, normalized, long}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }

@@ -183,7 +183,7 @@ func summaryText(t testing.TB, s *Store, q UsageQuery) (lines []string) {
 		t.Fatal(err)
 	}
 	for _, r := range rows {
-		line := []string{r.Key, r.Principal, r.Route, r.Model, r.Node, r.Provider, r.Outcome, r.Month, r.Day, fmt.Sprint(r.Runs)}
+		line := []string{r.Key, r.Principal, r.Route, r.Model, r.Node, r.Provider, r.Outcome, r.Month, r.Day, r.Session, fmt.Sprint(r.Runs)}
 		lines = append(lines, strings.Join(strings.Fields(strings.Join(line, " ")), " "))
 	}
 	return lines
@@ -199,6 +199,9 @@ func TestUsageSummary(t *testing.T) {
 			r.Principal, r.Route, r.Model = fmt.Sprint("p", i%3), fmt.Sprint("r", i%4), fmt.Sprint("m", i%6)
 			r.Node, r.Provider = execution.NodeID(fmt.Sprint("n", i%2)), execution.ProviderID(fmt.Sprint("v", i%3))
 			r.Outcome = execution.Outcome(i%4 + 1)
+			if i%3 == 0 {
+				r.Session = fmt.Sprint("s", i%2)
+			}
 			records = append(records, r)
 		}
 		addAll(t, s, records...)
@@ -218,11 +221,13 @@ func TestUsageSummary(t *testing.T) {
 		check(UsageQuery{By: []Dimension{ByOutcome}}, "completed 3", "failed 3", "cancelled 3", "rejected 3")
 		check(UsageQuery{By: []Dimension{ByDay}}, "2026-11-29 4", "2026-11-30 8")
 		check(UsageQuery{By: []Dimension{ByMonth}}, "2026-11 12")
+		check(UsageQuery{By: []Dimension{BySession}}, "8", "s0 2", "s1 2")
+		check(UsageQuery{By: []Dimension{BySession, ByKey}, Principal: "p0"}, "k0 s0 2", "k1 s1 2")
 		check(UsageQuery{By: []Dimension{ByDay, ByPrincipal}, Key: "k1", Route: "r3"}, "p0 2026-11-29 1", "p1 2026-11-30 1", "p2 2026-11-30 1")
 		check(UsageQuery{From: at.Add(15 * time.Minute), To: at.Add(30 * time.Minute)}, "1") // From belongs to it, To does not
 		check(UsageQuery{Principal: "p1' OR '1'='1"}, "0")
 		check(UsageQuery{By: []Dimension{ByKey}, Principal: "nobody"})
-		all := []Dimension{ByKey, ByPrincipal, ByRoute, ByModel, ByNode, ByProvider, ByOutcome, ByDay, ByMonth}
+		all := []Dimension{ByKey, ByPrincipal, ByRoute, ByModel, ByNode, ByProvider, ByOutcome, ByDay, ByMonth, BySession}
 		if got := summaryText(t, s, UsageQuery{By: all}); len(got) != 12 {
 			t.Errorf("by everything: %q", got)
 		}
@@ -231,7 +236,7 @@ func TestUsageSummary(t *testing.T) {
 				t.Errorf("%v: %v, %v", d, parsed, err)
 			}
 		}
-		for _, bad := range []Dimension{0, ByMonth + 1, 200} {
+		for _, bad := range []Dimension{0, BySession + 1, 200} {
 			if _, err := s.UsageSummary(t.Context(), UsageQuery{By: []Dimension{bad}}); err == nil {
 				t.Errorf("grouped by %v", bad)
 			}

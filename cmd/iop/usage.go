@@ -173,7 +173,7 @@ func printUsage(w io.Writer, usage *admin.Usage) error {
 func groupOf(r *admin.UsageRow, by []string) []string {
 	values := map[string]string{
 		"key": r.Key, "principal": r.Principal, "route": r.Route, "model": r.Model, "node": r.Node, "provider": r.Provider,
-		"outcome": r.Outcome, "day": r.Day, "month": r.Month,
+		"outcome": r.Outcome, "day": r.Day, "month": r.Month, "session": r.Session,
 	}
 	cells := make([]string, len(by))
 	for i, name := range by {

@@ -334,7 +334,7 @@ func (d *desk) addUsage() {
 	err := d.store.AddUsage(d.t.Context(), []state.UsageRecord{{
 		Run: "run_1", Key: "k1", Principal: "team-a", Route: "chat", Operation: "chat.completions", Node: "n1", Provider: "p",
 		Model: "big", Started: now.Add(-time.Hour), Queue: time.Millisecond, FirstToken: 20 * time.Millisecond, Duration: time.Second,
-		Outcome: execution.Completed, Status: 200, Attempts: 1, Stream: true,
+		Outcome: execution.Completed, Status: 200, Attempts: 1, Stream: true, Normalized: true, Session: "=job-7",
 		Usage: execution.Usage{Input: 10, Output: 20, Cached: 5, Known: true},
 	}, {
 		Run: "run_2", Key: "k2", Principal: `=HYPERLINK("x")`, Route: "chat, \"b\"", Operation: "embeddings", Model: "-1+1",

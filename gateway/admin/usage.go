@@ -19,7 +19,7 @@ var (
 )
 
 // Dimensions are what usage can be summed up by.
-var Dimensions = []string{"key", "principal", "route", "model", "node", "provider", "outcome", "day", "month"}
+var Dimensions = []string{"key", "principal", "route", "model", "node", "provider", "outcome", "day", "month", "session"}
 
 // defaultSpan is how far back usage is shown where no beginning is given.
 const defaultSpan = 30 * 24 * time.Hour
@@ -43,6 +43,7 @@ type UsageRow struct {
 	Outcome   string `json:"outcome,omitempty"`
 	Day       string `json:"day,omitempty"`   // 2026-03-31, UTC
 	Month     string `json:"month,omitempty"` // 2026-03, UTC
+	Session   string `json:"session,omitempty"`
 
 	Runs      int64 `json:"runs"`
 	Completed int64 `json:"completed"`
@@ -101,7 +102,7 @@ func (a *api) usage(r *http.Request) (any, error) {
 func UsageRowView(u *state.UsageRow) UsageRow {
 	return UsageRow{
 		Key: u.Key, Principal: u.Principal, Route: u.Route, Model: u.Model, Node: u.Node, Provider: u.Provider,
-		Outcome: u.Outcome, Day: u.Day, Month: u.Month,
+		Outcome: u.Outcome, Day: u.Day, Month: u.Month, Session: u.Session,
 		Runs: u.Runs, Completed: u.Completed, Failed: u.Failed, Cancelled: u.Cancelled, Rejected: u.Rejected,
 		Input: u.Input, Output: u.Output, Cached: u.Cached, Reasoning: u.Reasoning,
 		QueueMS: millis(u.Queue), FirstTokenMS: millis(u.FirstToken), DurationMS: millis(u.Duration),

@@ -108,6 +108,33 @@ func TestExportsAgree(t *testing.T) {
 	}
 }
 
+// TestExportTellsHowRunsWent: the client's session, and how the run was executed; nothing of one that no Node took.
+func TestExportTellsHowRunsWent(t *testing.T) {
+	d := newDesk(t)
+	d.addUsage()
+	relayed := usageRecord("run_3")
+	relayed.Started = time.Now()
+	if err := d.store.AddUsage(t.Context(), []state.UsageRecord{relayed}); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for decoder := json.NewDecoder(strings.NewReader(d.ask("GET", v1+"/usage/records", "").body)); decoder.More(); {
+		var record admin.UsageRecord
+		if err := decoder.Decode(&record); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%s %q %q", record.Run, record.Session, record.Execution))
+	}
+	if want := []string{`run_1 "=job-7" "normalized"`, `run_2 "" ""`, `run_3 "" "raw"`}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	var sums admin.Usage
+	d.must(&sums, "GET", v1+"/usage?by=session", "")
+	if len(sums.Data) != 2 || sums.Data[0].Session != "" || sums.Data[0].Runs != 2 || sums.Data[1].Session != "=job-7" || sums.Data[1].Runs != 1 {
+		t.Errorf("by session: %+v", sums.Data)
+	}
+}
+
 // TestColumnsAreTheRecord: a member that is new in the record is in the CSV too, at its place.
 func TestColumnsAreTheRecord(t *testing.T) {
 	var members []string

@@ -41,6 +41,9 @@ type UsageRecord struct {
 	Output    int64 `json:"output_tokens"`
 	Cached    int64 `json:"cached_tokens"`    // of the input
 	Reasoning int64 `json:"reasoning_tokens"` // of the output
+
+	Session   string `json:"session_id"` // the client's own; empty: none
+	Execution string `json:"execution"`  // raw or normalized; empty: it never got that far
 }
 
 // UsageRecordView is a record as the export shows it.
@@ -52,7 +55,19 @@ func UsageRecordView(r *state.UsageRecord) UsageRecord {
 		QueueMS: millis(r.Queue), FirstTokenMS: millis(r.FirstToken), DurationMS: millis(r.Duration),
 		Known: r.Usage.Known, Estimated: r.Usage.Estimated, Input: r.Usage.Input, Output: r.Usage.Output,
 		Cached: r.Usage.Cached, Reasoning: r.Usage.Reasoning,
+		Session: r.Session, Execution: executionOf(r),
 	}
+}
+
+// executionOf says how the last attempt was executed.
+func executionOf(r *state.UsageRecord) string {
+	switch {
+	case r.Attempts == 0:
+		return ""
+	case r.Normalized:
+		return "normalized"
+	}
+	return "raw"
 }
 
 // recordWriter writes records in one format.
@@ -85,7 +100,7 @@ func (j *jsonRecords) flush() error               { return j.buffered.Flush() }
 var recordColumns = []string{
 	"run", "key", "principal", "route", "operation", "node", "provider", "model", "started", "outcome", "code", "status",
 	"attempts", "stream", "queue_ms", "first_token_ms", "duration_ms", "usage_known", "usage_estimated", "input_tokens",
-	"output_tokens", "cached_tokens", "reasoning_tokens",
+	"output_tokens", "cached_tokens", "reasoning_tokens", "session_id", "execution",
 }
 
 type csvRecords struct {
@@ -109,7 +124,7 @@ func (c *csvRecords) write(r *UsageRecord) error {
 	for _, n := range []int64{r.Input, r.Output, r.Cached, r.Reasoning} {
 		row = append(row, strconv.FormatInt(n, 10))
 	}
-	return c.out.Write(row)
+	return c.out.Write(append(row, NoFormula(r.Session), r.Execution))
 }
 
 func (c *csvRecords) head() error {
