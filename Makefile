@@ -47,16 +47,16 @@ test: ## everything that decides whether a change may land; the last line is "N 
 	@rm -rf $(RESULTS); mkdir -p $(RESULTS) .cache/bin
 	@go build -o $(TESTCOUNT) ./.ci/testcount
 	@status=0; \
-	$(MAKE) -k test-static test-unit test-plain test-postgres test-e2e || status=1; \
+	$(MAKE) -k test-static test-unit test-plain test-postgres test-docker test-e2e || status=1; \
 	echo; $(TESTCOUNT) sum $(RESULTS)/summary \
-		$(RESULTS)/{format,vet,staticcheck,govulncheck,unit,plain,postgres,e2e}.json || status=1; \
+		$(RESULTS)/{format,vet,staticcheck,govulncheck,unit,plain,postgres,docker,e2e}.json || status=1; \
 	exit $$status
 
 .PHONY: test-static
 test-static: $(TESTCOUNT)
 	@status=0; check() { $(TESTCOUNT) check $(RESULTS)/$$1.json "$$@" || status=1; }; \
 	check format bash -c '$(UNFORMATTED)'; \
-	check vet go vet -tags engine,tables,spire ./... ./.ci/testcount; \
+	check vet go vet -tags docker,engine,tables,spire ./... ./.ci/testcount; \
 	check staticcheck go tool staticcheck $(ALL); \
 	check govulncheck .ci/govulncheck; \
 	exit $$status
@@ -77,13 +77,28 @@ test-plain: $(TESTCOUNT) ## the tests that the race detector would make meaningl
 test-postgres: $(TESTCOUNT) ## the tests of the state on a throw-away PostgreSQL server
 	@$(TESTCOUNT) check $(RESULTS)/postgres.json postgres .ci/postgres go test -count=1 -timeout 10m ./state
 
+# Part of `make test`: it takes a minute and a half, most of it waiting, and nothing else shows that the container files work.
+# Counts as one test, which is skipped where there is no Docker engine and none can be started.
+.PHONY: test-docker
+test-docker: $(TESTCOUNT) ## the compose stack brought up, used, broken and taken down on a Docker engine
+	@$(TESTCOUNT) check $(RESULTS)/docker.json docker .ci/docker go test -tags docker -count=1 -timeout 10m -run '^(TestComposeStack|TestUnitFilters)$$' ./e2e/deploy
+
+# Not part of it: it compiles everything anew, in a container and for another architecture, which takes minutes.
+.PHONY: test-image
+test-image: ## the image from source: the stages of deploy/Dockerfile, for amd64 and arm64
+	@.ci/docker go test -tags docker -count=1 -v -timeout 30m -run '^(TestImageFromSource|TestBinaryForEachArchitecture)$$' ./e2e/deploy
+
 .PHONY: test-e2e
-test-e2e: $(TESTCOUNT) sdk ## real processes, real SDKs, faults
+test-e2e: $(TESTCOUNT) sdk programs ## real processes, real SDKs, faults
 	@go test -json -count=1 -timeout 60m $(E2E) 2>&1 | $(TESTCOUNT) read $(RESULTS)/e2e.json
 
 $(TESTCOUNT): $(wildcard .ci/testcount/*.go)
 	@mkdir -p $(RESULTS) .cache/bin
 	@go build -o $@ ./.ci/testcount
+
+.PHONY: programs
+programs:
+	@.ci/programs nginx promtool sqlite3 systemd-analyze || true
 
 .PHONY: sdk
 sdk: ## install the SDKs that the end-to-end tests drive, under .cache/sdk
@@ -133,7 +148,7 @@ docker: build ## the container image iop:dev, from bin/iop
 	@rm -rf bin/image && mkdir -p bin/image/{etc/ssl/certs,var/lib/iop,run/iop,tmp} && chmod 700 bin/image/{var/lib/iop,run/iop}
 	@cp bin/iop bin/image/
 	@cp -L /etc/ssl/certs/ca-certificates.crt bin/image/etc/ssl/certs/ || echo "no authorities here: mount some, or set IOP_NODE_CA"
-	@docker build -q -t iop:dev -f deploy/Dockerfile bin/image
+	@docker build -q -t iop:dev -f deploy/local.Dockerfile bin/image
 
 .PHONY: clean
 clean: ## remove what was built and installed here
