@@ -70,6 +70,7 @@ func commands() []*cobra.Command {
 		newUsageCommand(),
 		newSimCommand(),
 		newBenchCommand(),
+		newDoctorCommand(),
 		newVersionCommand(),
 	}
 }

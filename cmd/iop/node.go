@@ -35,8 +35,12 @@ type nodeSettings struct {
 
 const nodePrefix = "IOP_NODE_"
 
+func newNodeSettings() nodeSettings {
+	return nodeSettings{Name: hostName(), DrainTimeout: 30 * time.Second, Log: "info"}
+}
+
 func newNodeCommand() *cobra.Command {
-	config := nodeSettings{Name: hostName(), DrainTimeout: 30 * time.Second, Log: "info"}
+	config := newNodeSettings()
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Run a Node: offer this machine's inference servers to an Edge",

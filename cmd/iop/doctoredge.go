@@ -1,0 +1,408 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"iop/gateway/admin"
+	"iop/gateway/route"
+	"iop/identity"
+	"iop/state"
+)
+
+// doctorPatience bounds each question of a doctor.
+const doctorPatience = 10 * time.Second
+
+func newDoctorEdgeCommand() *cobra.Command {
+	config, host := newEdgeSettings(), ""
+	cmd := &cobra.Command{
+		Use:   "edge",
+		Short: "Check an Edge: settings, files, state, ports, certificates, and the one that runs",
+		Long: `Check an Edge: its settings and the modes of its files, the file of routes, the
+state with its disk and its admin token, the ports, the certificates, and, where
+an Edge runs already with these settings, what it says of itself.`,
+		Example: `  iop doctor edge
+  iop doctor edge --listen :443 --tls-cert tls.crt --tls-key tls.key --host edge.example.org
+  iop doctor edge --json`,
+	}
+	s := bindSettings(cmd, edgePrefix, &config, nil)
+	cmd.Flags().StringVar(&host, "host", "", "name that clients reach this Edge by; the certificate is held against it")
+	return doctorCommand(cmd, func(ctx context.Context, d *doctor) {
+		e := edgeDoctor{d: d, config: &config, host: host}
+		d.settingsLoaded(s, config.load(s))
+		e.routes()
+		e.state(ctx)
+		e.ports(ctx)
+		e.certificate()
+		e.managed()
+		e.running(ctx)
+	})
+}
+
+// edgeDoctor examines the Edge of some settings.
+type edgeDoctor struct {
+	d      *doctor
+	config *edgeSettings
+	host   string
+}
+
+func (e *edgeDoctor) routes() {
+	if e.config.Config == "" {
+		e.d.ok("routes", "no file: each model that a Node offers is a route")
+		return
+	}
+	table, err := route.Load(e.config.Config, route.Managed(e.config.managed()))
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			e.d.fail("routes", "correct the file; docs/routes.md has every field", "%s", strings.TrimSpace(line))
+		}
+		return
+	}
+	if info, err := os.Stat(e.config.Config); err == nil && opened(info.Mode(), 0o022) {
+		e.d.warn("routes", "chmod go-w "+e.config.Config, "others can write %s, and so send requests elsewhere", e.config.Config)
+	}
+	e.d.ok("routes", "%s: %s", e.config.Config, counted(len(table.Routes()), "route"))
+}
+
+// state examines the database, its directory and disk, and the secrets beside it.
+func (e *edgeDoctor) state(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
+	defer cancel()
+	found, err := state.Inspect(ctx, e.config.State)
+	if found.Path == "" {
+		e.d.fail("state", "set IOP_EDGE_STATE, for example sqlite:///var/lib/iop/iop.db", "%s", err)
+		return
+	}
+	if !e.directory(found.Directory()) {
+		return
+	}
+	switch {
+	case err != nil && strings.Contains(err.Error(), "newer iop"):
+		e.d.fail("state", "run that version or a later one", "%s", oneLine(err))
+	case err != nil:
+		e.d.fail("state", "check that this user owns the file, and that it is the Edge's database", "%s", oneLine(err))
+	case found.Missing:
+		e.d.ok("state", "%s does not exist yet: the Edge makes it at its first start", found.Path)
+		return
+	case found.Schema < found.Known:
+		e.d.warn("state", "back it up, then start the Edge, which brings it up to date", "%s is of an older iop (schema %d, this one has %d), which does not open it any more then", found.Path, found.Schema, found.Known)
+	default:
+		e.d.ok("state", "%s opens, schema %d", found.Path, found.Schema)
+	}
+	e.adminToken()
+}
+
+// Free space of the state's disk.
+const (
+	littleSpace = 1 << 30
+	noSpace     = 64 << 20
+)
+
+// directory examines where the state lies, or will lie. It reports whether it can.
+func (e *edgeDoctor) directory(dir string) bool {
+	info, err := os.Stat(dir)
+	exists := err == nil
+	for at := dir; errors.Is(err, fs.ErrNotExist) && filepath.Dir(at) != at; {
+		at = filepath.Dir(at)
+		info, err = os.Stat(at)
+		dir = at
+	}
+	switch {
+	case err != nil:
+		e.d.fail("state", "choose a directory that this user can read", "can't look into %s: %s", dir, pathFault(err))
+		return false
+	case !info.IsDir():
+		e.d.fail("state", "choose another directory with IOP_EDGE_STATE", "%s is no directory", dir)
+		return false
+	case !writable(dir):
+		e.d.fail("state", "give the directory to the Edge's user, or choose another with IOP_EDGE_STATE", "this user can't write in %s", dir)
+		return false
+	case !exists:
+		e.d.ok("state", "its directory is made in %s, with mode 0700", dir)
+	case opened(info.Mode(), 0o022):
+		e.d.fail("state", "chmod 700 "+dir, "%s has mode %#o: who can write there becomes the operator", dir, info.Mode().Perm())
+	case opened(info.Mode(), 0o077):
+		e.d.warn("state", "chmod 700 "+dir, "%s has mode %#o: others can look into it", dir, info.Mode().Perm())
+	default:
+		e.d.ok("state", "%s is closed to others", dir)
+	}
+	e.space(dir)
+	return true
+}
+
+// writable reports whether this user can make files in a directory. Only making one tells, on every system.
+func writable(dir string) bool {
+	f, err := os.CreateTemp(dir, ".iop-doctor-*")
+	if err != nil {
+		return false
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name())) == nil
+}
+
+func (e *edgeDoctor) space(dir string) {
+	free, known := freeSpace(dir)
+	switch {
+	case !known:
+	case free < noSpace:
+		e.d.fail("disk", "make room: what can't be noted is not done", "%s are free for %s", bytesText(int64(free)), dir)
+	case free < littleSpace:
+		e.d.warn("disk", "make room, or shorten IOP_EDGE_USAGE_RETENTION", "%s are free for %s", bytesText(int64(free)), dir)
+	default:
+		e.d.ok("disk", "%s are free for %s", bytesText(int64(min(free, 1<<62))), dir)
+	}
+}
+
+func (e *edgeDoctor) adminToken() {
+	_, err := state.ReadAdminToken(e.config.State)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.d.warn("admin token", "start the Edge once: it makes it", "there is none beside the state yet")
+	case err != nil:
+		e.d.fail("admin token", "give the file to this user with mode 0600", "%s", oneLine(err))
+	default:
+		e.d.ok("admin token", "it lies beside the state")
+	}
+}
+
+// ports examines whether the Edge could listen, or does.
+func (e *edgeDoctor) ports(ctx context.Context) {
+	e.port(ctx, "port", "LISTEN", e.config.Listen, func(base string) bool {
+		return e.isEdge(ctx, base, "/iop/v1/runs/doctor", "invalid_api_key", "run_not_found")
+	})
+	e.port(ctx, "admin port", "ADMIN_LISTEN", e.config.AdminListen, func(base string) bool {
+		return e.isEdge(ctx, "http://"+dialable(e.config.AdminListen), "/admin/v1/status", "invalid_admin_token")
+	})
+	if e.config.managed() {
+		e.port(ctx, "tunnel port", "TUNNEL_LISTEN", e.config.TunnelListen, func(string) bool {
+			return e.isEdge(ctx, "http://"+dialable(e.config.AdminListen), "/admin/v1/status", "invalid_admin_token")
+		})
+	}
+	if !listensOnLoopback(e.config.AdminListen) {
+		e.d.warn("admin port", "listen on 127.0.0.1, and reach it by SSH, if the network is not trusted", "%s can be reached from other machines, without TLS", e.config.AdminListen)
+	}
+}
+
+func (e *edgeDoctor) port(ctx context.Context, check, setting, address string, ours func(base string) bool) {
+	if !isHostPort(address) {
+		return // the settings' line has said so
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err == nil {
+		listener.Close()
+		e.d.ok(check, "%s is free", address)
+		return
+	}
+	scheme := "http://"
+	if e.config.TLSCert != "" {
+		scheme = "https://"
+	}
+	variable := edgePrefix + setting
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && ours(scheme+dialable(address)):
+		e.d.ok(check, "%s is held by an Edge that runs", address)
+	case errors.Is(err, syscall.EADDRINUSE):
+		e.d.fail(check, "end what listens there (ss -ltnp shows it), or set "+variable, "%s is held by another program", address)
+	case errors.Is(err, syscall.EACCES):
+		e.d.fail(check, "run it as a service with CAP_NET_BIND_SERVICE, or set "+variable+" to a port above 1023", "this user may not listen on %s", address)
+	default:
+		e.d.fail(check, "set "+variable+" to an address of this machine", "can't listen on %s: %s", address, oneLine(err))
+	}
+}
+
+// dialable is where a listener of this machine can be reached.
+func dialable(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return listen
+}
+
+// isEdge reports whether what answers at a path does so with a code that is an Edge's. Nothing secret is sent.
+func (e *edgeDoctor) isEdge(ctx context.Context, base, path string, codes ...string) bool {
+	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, http.NoBody)
+	if err != nil {
+		return false
+	}
+	// It is this machine's own port that is asked what it is, whatever its certificate names.
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	code := errorCode(response.Body)
+	for _, c := range codes {
+		if c == code {
+			return true
+		}
+	}
+	return false
+}
+
+// errorCode is the code in an error of OpenAI's form; empty if it is none.
+func errorCode(body io.Reader) string {
+	var answer struct{ Error struct{ Code string } }
+	data, err := io.ReadAll(io.LimitReader(body, 64<<10))
+	if err != nil || json.Unmarshal(data, &answer) != nil {
+		return ""
+	}
+	return answer.Error.Code
+}
+
+// certificate examines what clients are shown.
+func (e *edgeDoctor) certificate() {
+	c := e.config
+	if c.TLSCert == "" || c.TLSKey == "" {
+		if c.TLSCert == "" && c.TLSKey == "" && !listensOnLoopback(c.Listen) {
+			e.d.warn("tls", "give --tls-cert and --tls-key, or let a proxy on this machine end TLS and listen on 127.0.0.1", "without a certificate, keys and prompts can be read on their way to %s", c.Listen)
+		}
+		return
+	}
+	if !e.d.privateFile("tls", c.TLSKey) {
+		return
+	}
+	pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+	if err != nil {
+		e.d.fail("tls", "IOP_EDGE_TLS_CERT must hold the certificate first and its chain after it, IOP_EDGE_TLS_KEY its key", "%s", oneLine(err))
+		return
+	}
+	leaf := pair.Leaf
+	e.d.remains("tls", "the certificate in "+c.TLSCert, leaf.NotBefore, leaf.NotAfter)
+	names := append([]string{}, leaf.DNSNames...)
+	for _, ip := range leaf.IPAddresses {
+		names = append(names, ip.String())
+	}
+	switch {
+	case e.host == "":
+		e.d.ok("tls", "it is for %s; --host NAME holds it against the name that clients use", strings.Join(names, ", "))
+	case leaf.VerifyHostname(e.host) != nil:
+		e.d.fail("tls", "get one for "+e.host, "it is for %s, and not for %s", strings.Join(names, ", "), e.host)
+	default:
+		e.d.ok("tls", "it is for %s", e.host)
+	}
+	e.chain(&pair)
+}
+
+func (e *edgeDoctor) chain(pair *tls.Certificate) {
+	between := x509.NewCertPool()
+	for _, raw := range pair.Certificate[1:] {
+		if c, err := x509.ParseCertificate(raw); err == nil {
+			between.AddCert(c)
+		}
+	}
+	// Its time has a line of its own.
+	at := pair.Leaf.NotBefore.Add(pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore) / 2)
+	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Intermediates: between, CurrentTime: at}); err != nil {
+		e.d.warn("tls", "put the certificates between into the file, or give clients and Nodes (IOP_NODE_CA) your authority", "this machine does not trust its chain: %s", oneLine(err))
+		return
+	}
+	e.d.ok("tls", "its chain ends in an authority that this machine trusts")
+}
+
+// managed examines the identity and the master keys.
+func (e *edgeDoctor) managed() {
+	c := e.config
+	if c.MasterKeyFile != "" {
+		if keys, err := state.ReadMasterKeys(c.MasterKeyFile); err != nil {
+			e.d.fail("master key", "make one with \"iop master-key create\", mode 0600, or name the right file", "%s", oneLine(err))
+		} else {
+			e.d.ok("master key", "%s in %s", counted(len(keys), "key"), c.MasterKeyFile)
+		}
+	}
+	if !c.managed() {
+		return
+	}
+	if c.MasterKeyFile == "" {
+		e.d.warn("master key", "make one with \"iop master-key create FILE\" and give it as IOP_EDGE_MASTER_KEY_FILE", "there is none: slots can't be sealed or opened")
+	}
+	e.d.identity(identityFiles{cert: c.IdentityCert, key: c.IdentityKey, bundle: c.CA, socket: c.SPIFFESocket}, identity.RoleEdge)
+}
+
+// identity examines the certificate of managed mode. It reports whether it may be used.
+func (d *doctor) identity(f identityFiles, role identity.Role) bool {
+	if f.socket != "" {
+		path := strings.TrimPrefix(f.socket, "unix://")
+		if _, err := os.Stat(path); err != nil && path != f.socket {
+			d.fail("identity", "start the agent, or name its socket", "no Workload API at %s: %s", path, pathFault(err))
+			return false
+		}
+		d.ok("identity", "it comes from the Workload API at %s", f.socket)
+		return true
+	}
+	if f.cert == "" || f.key == "" || f.bundle == "" {
+		return false // the settings' line has said so
+	}
+	if !d.privateFile("identity", f.key) {
+		return false
+	}
+	id, err := f.whose()
+	switch {
+	case err != nil:
+		d.fail("identity", "\"iop ca inspect "+f.cert+" --bundle "+f.bundle+"\" shows what it is; \"iop ca issue\" makes another", "%s", oneLine(err))
+		return false
+	case id.Role() != role:
+		d.fail("identity", "give the certificate of this process", "%s is the certificate of %s, and no %s's", f.cert, id, role)
+		return false
+	}
+	if _, err := tls.LoadX509KeyPair(f.cert, f.key); err != nil {
+		d.fail("identity", "give the key that the certificate was issued for", "%s and %s: %s", f.cert, f.key, oneLine(err))
+		return false
+	}
+	data, err := readPEM(f.cert)
+	if err != nil {
+		d.fail("identity", "name a file that can be read", "%s", err)
+		return false
+	}
+	if all, err := identity.Inspect(data, time.Now()); err == nil && len(all) > 0 && all[0].NotAfter != nil {
+		d.remains("identity", id.String(), *all[0].NotBefore, *all[0].NotAfter)
+	}
+	return true
+}
+
+// running asks the Edge that runs with these settings, if there is one.
+func (e *edgeDoctor) running(ctx context.Context) {
+	if !isHostPort(e.config.AdminListen) {
+		return
+	}
+	o := &operator{admin: adminSettings{URL: "http://" + dialable(e.config.AdminListen)}, state: stateSettings{State: e.config.State}}
+	if !o.edgeListens(ctx) {
+		e.d.ok("edge", "none runs with these settings")
+		return
+	}
+	var status admin.Status
+	if err := o.call(ctx, "GET", "/status", nil, &status); err != nil {
+		e.d.warn("edge", "give the settings of the Edge that runs, IOP_EDGE_STATE first", "something answers at %s, but: %s", o.admin.URL, oneLine(err))
+		return
+	}
+	e.d.ok("edge", "%s runs, version %s, %s online", status.EdgeID, status.Version, counted(status.NodesOnline, "Node"))
+	if mine := readBuildInfo().Version; status.Version != mine {
+		e.d.warn("edge", "start it anew if it was to be updated", "it runs version %s, and this is %s", status.Version, mine)
+	}
+	if status.Config.Fault != nil {
+		e.d.warn("edge", "correct the file: it is read again by itself", "it refused its file of routes and goes on with the former one")
+	}
+	if status.NodesOnline == 0 {
+		e.d.warn("edge", "on a Node's machine: iop doctor node", "no Node is connected")
+	}
+	for _, node := range status.Flapping {
+		e.d.warn("edge", "give one of them another --name", "two processes use the name %s", node)
+	}
+}

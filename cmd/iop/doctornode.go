@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"iop/identity"
+	"iop/nodeagent"
+)
+
+func newDoctorNodeCommand() *cobra.Command {
+	config := newNodeSettings()
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Check a Node: settings, files, the way to the Edge, clocks, inference servers",
+		Long: `Check a Node: its settings and the modes of its files, the way to the Edge through
+whatever proxies there are, the Edge's certificate, whether the Edge takes the
+join token or the certificate, both clocks, and the inference servers: whether
+they answer, which models they have, and how many runs each gets at once.
+
+The Edge sees a connection that ends before it registers; a Node that runs is not
+disturbed. Inference servers are asked what a Node asks them.`,
+		Example: `  iop doctor node --edge wss://edge.example.org/tunnel/v1 --join-token-file token
+  iop doctor node --provider vllm=http://127.0.0.1:8000 --json`,
+	}
+	s := bindSettings(cmd, nodePrefix, &config, nil)
+	return doctorCommand(cmd, func(ctx context.Context, d *doctor) {
+		n := nodeDoctor{d: d, config: &config, settings: s}
+		agent, err := config.load(s)
+		d.settingsLoaded(s, err)
+		n.files(agent.Providers)
+		n.way(ctx, agent)
+		n.providers(ctx, agent)
+	})
+}
+
+// nodeDoctor examines the Node of some settings.
+type nodeDoctor struct {
+	d        *doctor
+	config   *nodeSettings
+	settings *settings
+}
+
+// files examines those that hold secrets.
+func (n *nodeDoctor) files(providers []nodeagent.ProviderSpec) {
+	file := n.settings.field("JOIN_TOKEN").file.text
+	if file == "" {
+		file = os.Getenv(nodePrefix + "JOIN_TOKEN_FILE")
+	}
+	if file != "" && !n.config.managed() {
+		n.d.privateFile("join token", file)
+	}
+	if token := n.config.JoinToken; token != "" && !strings.HasPrefix(token, "njt-iop_") {
+		n.d.fail("join token", "give what \"iop join-token create\" printed", "it does not begin as a join token does")
+	}
+	for _, p := range providers {
+		if p.KeyFile != "" {
+			n.d.privateFile("provider", p.KeyFile)
+		}
+	}
+}
+
+// way examines the connection to the Edge.
+func (n *nodeDoctor) way(ctx context.Context, agent nodeagent.Config) {
+	if n.config.Edge == "" {
+		return // the settings' line has said so
+	}
+	w := tunnelDoctor{d: n.d, url: n.config.Edge, managed: n.config.managed()}
+	if !w.managed {
+		w.token = n.config.JoinToken
+		roots, err := trust(n.config.CA)
+		if err != nil {
+			n.d.fail("tls", "name a PEM file with the authority of the Edge's certificate", "%s %v", n.config.CA, err)
+			return
+		}
+		w.tls = roots
+		w.examine(ctx)
+		return
+	}
+	files := identityFiles{cert: n.config.TLSCert, key: n.config.TLSKey, bundle: n.config.CA, socket: n.config.SPIFFESocket}
+	if !n.d.identity(files, identity.RoleNode) || agent.EdgeID == "" {
+		n.d.warn("tunnel", "see to the lines above first", "the tunnel was not tried: it needs a certificate and --edge-id")
+		return
+	}
+	agent.Logger = slog.New(slog.DiscardHandler)
+	ctx, cancel := context.WithTimeout(ctx, 3*doctorPatience)
+	defer cancel()
+	source, err := n.config.openIdentity(ctx, n.settings, &agent)
+	if err != nil {
+		n.d.fail("identity", "see docs/managed-mode.md", "%s", oneLine(err))
+		return
+	}
+	w.tls = identity.ClientConfig(source, agent.EdgeID)
+	w.examine(ctx)
+	if err := source.Close(); err != nil {
+		n.d.warn("identity", "look at the agent's log", "%s", oneLine(err))
+	}
+}
+
+// providers examines the inference servers.
+func (n *nodeDoctor) providers(ctx context.Context, agent nodeagent.Config) {
+	if len(n.config.Providers) == 0 {
+		found := nodeagent.Search(ctx)
+		if len(found) == 0 {
+			n.d.warn("provider", "start Ollama, vLLM, llama.cpp, LM Studio or SGLang on its usual port, or name one with --provider id=URL", "no inference server was found on this machine")
+		}
+		for i := range found {
+			n.provider(&found[i])
+		}
+		return
+	}
+	specs, err := parseProviders(n.config.Providers)
+	if err != nil {
+		return // the settings' line has said so
+	}
+	all := nodeagent.Examine(ctx, specs)
+	for i := range all {
+		n.provider(&all[i])
+	}
+}
+
+func (n *nodeDoctor) provider(p *nodeagent.Examined) {
+	name := string(p.ID) + " at " + p.URL
+	switch {
+	case p.Listless:
+		n.d.warn("provider", "name its models with models=a|b; a 401 needs key-file=PATH", "%s gets runs for no model: %s", name, oneLine(p.Err))
+		return
+	case p.Err != nil && p.Unreachable:
+		n.d.fail("provider", "start it, or correct its URL; in a container 127.0.0.1 is the container itself", "%s can't be reached: %s", name, oneLine(p.Err))
+		return
+	case p.Err != nil:
+		n.d.fail("provider", "look at its log; a 401 needs key-file=PATH", "%s does not answer as an inference server: %s", name, oneLine(p.Err))
+		return
+	case len(p.Models) == 0:
+		n.d.warn("provider", "load or pull a model there", "%s is ready, and has no model", name)
+		return
+	}
+	engine := strings.TrimSpace(string(p.Engine) + " " + p.Version)
+	if engine == "" {
+		engine = "kind unknown"
+	}
+	models := strings.Join(p.Models[:min(len(p.Models), 5)], ", ")
+	if more := len(p.Models) - 5; more > 0 {
+		models += " and " + counted(more, "other")
+	}
+	n.d.ok("provider", "%s is ready: %s, %s at once, %s: %s", name, engine, counted(p.Capacity, "run"), counted(len(p.Models), "model"), models)
+	if len(p.Operations) > 0 {
+		n.d.ok("provider", "%s has %s", p.ID, strings.Join(p.Operations, ", "))
+	}
+}

@@ -1,0 +1,97 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"iop/execution"
+	"iop/tunnel/wire"
+)
+
+// Examined is what one look at a provider found, without a Node that runs.
+type Examined struct {
+	ID       execution.ProviderID
+	URL      string // without what may be a secret
+	Engine   Engine // empty: it does not tell
+	Version  string // of the engine, as it tells; or empty
+	Capacity int    // runs at once
+	Models   []string
+	// Operations are the names of the operations whose path it was found to have; nil where it can't be told.
+	Operations []string
+	// Listless is set, with Err, where it answers, but lists no models.
+	Listless bool
+	// Unreachable is set, with Err, where nothing can have got the question.
+	Unreachable bool
+	// Err is why it would get no runs, or nil. It holds no key.
+	Err error
+}
+
+// Examine looks once at each of the providers, as a Node does before it offers them. It waits a few seconds for each that
+// does not answer.
+func Examine(ctx context.Context, specs []ProviderSpec) []Examined {
+	all := make([]Examined, 0, len(specs))
+	for _, spec := range specs {
+		p, err := newProvider(spec)
+		if err != nil {
+			all = append(all, Examined{ID: spec.ID, URL: spec.URL, Err: err})
+			continue
+		}
+		all = append(all, examine(ctx, p))
+		p.closeIdle()
+	}
+	return all
+}
+
+// Search looks once for the engines of this machine, as a Node without providers does.
+func Search(ctx context.Context) (found []Examined) {
+	for _, t := range engines {
+		if t.port == "" {
+			continue
+		}
+		if p := lookAt(ctx, port{t.port, t.engine}); p != nil {
+			found = append(found, examine(ctx, p))
+			p.closeIdle()
+		}
+	}
+	return found
+}
+
+// examine asks what a probe asks.
+func examine(ctx context.Context, p *provider) Examined {
+	b := &prober{p: p, log: slog.New(slog.DiscardHandler), changed: func() {}, first: make(chan struct{})}
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	id, err := b.identify(asking)
+	var list modelList
+	if err == nil {
+		list, err = p.askModels(asking)
+	}
+	listless := errors.Is(err, errNoList)
+	if listless && p.leased() {
+		list, err = modelList{loaded: loadedModels{all: true}}, nil
+	}
+	l, health := learned{id: id, list: list, err: err}, wire.Health_HEALTH_GONE
+	if err == nil || listless {
+		health = wire.Health_HEALTH_OK
+		l.matrix, l.explored = b.explore(ctx, id)
+	}
+	b.note(asking, health, l)
+
+	info, models := p.describe()
+	e := Examined{
+		ID: p.spec.ID, URL: p.base.Redacted(), Engine: Engine(info.Engine), Version: info.EngineVersion, Capacity: info.Capacity,
+		Listless: listless && len(models) == 0,
+	}
+	if info.OperationsKnown {
+		e.Operations = info.Operations
+	}
+	for _, m := range models {
+		e.Models = append(e.Models, m.ID)
+	}
+	if err != nil && (!listless || e.Listless) {
+		e.Unreachable = unreachable(err)
+		e.Err = errors.New(p.key.Load().mask(err.Error()))
+	}
+	return e
+}

@@ -1,0 +1,86 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Inspection is what Inspect found of a state.
+type Inspection struct {
+	Path    string // of the database
+	Missing bool   // there is none yet: it is made when the state is opened
+	Schema  int64  // the version of its schema
+	Known   int64  // the version that this binary has; an older schema is brought up to it when the state is opened
+}
+
+// Directory is where the state lies, with its secrets beside it.
+func (i *Inspection) Directory() string { return filepath.Dir(i.Path) }
+
+// Inspect reads what can be told of a state without opening it: nothing is made and nothing brought up to date. Its error
+// says why the state could not be opened; the Inspection then holds what was found until there.
+func Inspect(ctx context.Context, stateURL string) (Inspection, error) {
+	at, err := parseURL(stateURL)
+	switch {
+	case err != nil:
+		return Inspection{}, err
+	case at.memory:
+		return Inspection{}, errors.New("a state in memory can't be inspected")
+	}
+	i := Inspection{Path: at.path}
+	if i.Known, err = knownSchema(); err != nil {
+		return i, err
+	}
+	switch _, err := os.Stat(at.path); {
+	case errors.Is(err, fs.ErrNotExist):
+		i.Missing = true
+		return i, nil
+	case err != nil:
+		return i, err
+	}
+	if i.Schema, err = schemaOf(ctx, at.path); err != nil {
+		return i, fmt.Errorf("open state %s: %w", at, err)
+	}
+	if i.Schema > i.Known {
+		return i, fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", errNewerSchema, i.Schema, i.Known)
+	}
+	return i, nil
+}
+
+// schemaOf asks a database that exists.
+func schemaOf(ctx context.Context, path string) (version int64, err error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return 0, err
+	}
+	name := "file:" + (&url.URL{Path: filepath.ToSlash(absolute)}).EscapedPath()
+	db, err := sqlitePool(name, url.Values{"mode": {"rw"}, "_query_only": {"true"}}, 1)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return queryOne(ctx, db, scanOne[int64], "SELECT max(version_id) FROM "+schemaTable)
+}
+
+// knownSchema is the version of the last migration.
+func knownSchema() (last int64, err error) {
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range files {
+		number, _, _ := strings.Cut(filepath.Base(file), "_")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("migration %s: %w", file, err)
+		}
+		last = max(last, n)
+	}
+	return last, nil
+}
