@@ -50,6 +50,7 @@ func (x *exchange) writeDirect(data []byte, border bool) bool {
 		err = sent
 	}
 	x.reply.bytes += int64(n)
+	x.rec.bytes.Store(x.reply.bytes)
 	x.spoke, x.reply.border = now, border
 	x.reply.remember(data)
 	x.chunks.note(now)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"iop/execution"
+	"iop/gateway/admin"
 	"iop/tunnel"
 )
 
@@ -251,4 +252,27 @@ func TestPanicEndsOneRequestOnly(t *testing.T) {
 		t.Error("nothing in the log")
 	}
 	e.idle()
+}
+
+// TestLiveRunsTellHowFarTheyAre: the operator sees of a run that streams when its first byte went out, and how many did.
+func TestLiveRunsTellHowFarTheyAre(t *testing.T) {
+	e := newEdge(t, nil)
+	codes := make(chan execution.Code, 1)
+	e.addNode("n1", 4, waiting(codes, startStream), "m")
+	ended := make(chan struct{})
+	go func() { defer close(ended); e.post(chat, `{"model":"m","stream":true}`) }()
+	var list struct{ Data []admin.Run }
+	e.eventually("its first bytes are counted", func() bool {
+		e.adminGet("/admin/v1/runs?limit=1", &list)
+		return len(list.Data) == 1 && list.Data[0].Bytes >= int64(len(chunk("a")))
+	})
+	run := list.Data[0]
+	if run.State != "active" || run.TTFBMS <= 0 || run.TTFBMS > run.DurationMS {
+		t.Errorf("%+v", run)
+	}
+	if status, _ := e.operate("POST", "/admin/v1/runs/"+string(run.ID)+"/cancel", ""); status != 200 {
+		t.Errorf("cancel: %d", status)
+	}
+	<-codes
+	<-ended
 }

@@ -181,6 +181,7 @@ func (x *exchange) send(a *answer, data []byte, border bool, end *execution.Term
 	if !x.reply.answered {
 		x.reply.answered = true
 		x.reply.firstByte = now.Sub(x.started)
+		x.rec.firstByte.Store(int64(x.reply.firstByte))
 	}
 	if !x.write(data, now, end == nil) {
 		return false
@@ -224,6 +225,7 @@ func (x *exchange) write(data []byte, now time.Time, flush bool) bool {
 		}
 	}
 	x.reply.bytes += int64(n)
+	x.rec.bytes.Store(x.reply.bytes)
 	x.spoke = now
 	x.reply.gone = x.reply.gone || err != nil
 	return err == nil

@@ -31,6 +31,10 @@ type record struct {
 	started   time.Time
 	kill      chan execution.Code // has room for one; never closed
 
+	// For who looks while it runs; end has them afterwards.
+	firstByte atomic.Int64 // as ending's, in nanoseconds
+	bytes     atomic.Int64 // as ending's
+
 	mu       sync.Mutex
 	run      registry.Run // while one is open, else nil
 	target   admission.Target
