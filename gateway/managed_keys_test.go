@@ -227,7 +227,7 @@ func TestSigningKeyChangesByItself(t *testing.T) {
 		store, err := state.Open(t.Context(), "sqlite::memory:")
 		must(t, err)
 		defer store.Close()
-		const life = time.Hour
+		const life = 2 * lease.PublishAhead
 		edge := newAuthority(t).source(identity.RoleEdge, "edge-1")
 		s, err := gateway.NewManagedOn(gateway.Config{
 			Store: store, Listen: "-", AdminListen: "-", TunnelListen: "-", Mode: gateway.ModeManaged, Identity: edge, SigningKeyLife: life,

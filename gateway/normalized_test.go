@@ -176,11 +176,14 @@ var faults = []fault{
 
 // Before anything of the answer was sent a failure is a status, with the family's own error.
 func TestNormalizedFailsBeforeItsAnswer(t *testing.T) {
+	e := newEdge(t, nil) // one of all, as each fault has a Node of its own
+	n := 0
 	for _, ft := range faults {
 		t.Run(ft.name, func(t *testing.T) {
 			eachFamily(t, func(t *testing.T, f family, stream bool) {
-				e := newEdge(t, nil)
-				e.addProvider("n1", runsOn("openai"), answerEvents(ft.end, ft.events...), "m")
+				n++
+				name := fmt.Sprint("n", n)
+				defer e.addProvider(name, runsOn("openai"), answerEvents(ft.end, ft.events...), "m").leave(e, name)
 				status, h, answer := f.ask(e, stream)
 				if status != ft.status || !strings.HasPrefix(answer, f.refused) || !strings.Contains(answer, ft.told) || strings.Contains(answer, "sk-1") {
 					t.Errorf("%d, want %d: %s", status, ft.status, answer)
@@ -192,6 +195,12 @@ func TestNormalizedFailsBeforeItsAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// leave ends the Node, and waits until the Edge knows.
+func (n *node) leave(e *edge, name string) {
+	n.stop()
+	e.eventually("node "+name+" is offline", func() bool { return e.nodeState(name) != "online" })
 }
 
 // After it, it is the family's own error in the stream, once, with nothing behind it and no terminal beside it.
@@ -361,6 +370,101 @@ func TestNormalizedAnswerIsBounded(t *testing.T) {
 	e.idle()
 }
 
+// What is gathered counts against the body budget, and is given back.
+func TestNormalizedAnswerIsPaidFor(t *testing.T) {
+	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget = 1<<20, 4<<20 })
+	e.addProvider("n1", runsOn("openai"), func(ctx context.Context, run *tunnel.NodeRun) {
+		piece := tunnel.AppendRunEvent(nil, &execution.Event{Kind: execution.EventText, Text: strings.Repeat("x", 64<<10)})
+		for run.Events(piece) == nil && ctx.Err() == nil {
+		}
+		<-ctx.Done()
+		run.End(failed(execution.CodeInternal, execution.PhaseStreaming))
+	}, "m")
+	for range 2 {
+		status, h, answer := families["messages"].ask(e, false)
+		if status != http.StatusServiceUnavailable || h.Get("Retry-After") == "" {
+			t.Errorf("%d: %s", status, answer)
+		}
+		e.idle()
+	}
+}
+
+// An answer that the client's protocol can't carry on ends at once: nothing more is generated for nobody.
+func TestNormalizedEndsWhereTheProtocolDoes(t *testing.T) {
+	e := newEdge(t, nil)
+	call := func(index int, id, arguments string) []byte {
+		return tunnel.AppendRunEvent(nil, &execution.Event{Kind: execution.EventToolCall,
+			Call: execution.ToolCallDelta{Index: index, ID: id, Name: id, Arguments: arguments}})
+	}
+	e.addProvider("n1", runsOn("openai"), func(ctx context.Context, run *tunnel.NodeRun) {
+		for _, ev := range [][]byte{call(0, "a", `{}`), call(1, "b", `{}`), call(0, "", `{"more":1}`)} {
+			_ = run.Events(ev)
+		}
+		select { // the provider goes on for as long as it is let
+		case <-ctx.Done():
+		case <-time.After(30 * time.Second):
+			t.Error("the run goes on")
+		}
+		run.End(failed(execution.CodeProviderError, execution.PhaseStreaming))
+	}, "m")
+	for _, name := range []string{"messages", "responses"} {
+		f := families[name]
+		if _, _, answer := f.ask(e, true); strings.Count(answer, f.broken) != 1 || strings.Contains(answer, f.done) || !strings.Contains(answer, `"name":"b"`) {
+			t.Errorf("%s: %s", name, answer)
+		}
+		if run := e.lastRun(); run.Outcome != "failed" || run.Code != "provider_error" {
+			t.Errorf("%s: %+v", name, run)
+		}
+		e.idle()
+	}
+}
+
+// Events that are none may come together with the run's end, which is not waited for again: its usage counts.
+func TestMalformedEventsAtTheEnd(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addProvider("n1", runsOn("openai"), func(_ context.Context, run *tunnel.NodeRun) {
+		_, _ = io.Copy(io.Discard, run)
+		_ = run.Events(append(tunnel.AppendRunEvent(nil, hello), 3, 0xff, 0xff, 0xff))
+		run.End(completed)
+	}, "m")
+	for range 5 {
+		if status, _, answer := families["chat"].ask(e, false); status != http.StatusBadGateway {
+			t.Errorf("%d: %s", status, answer)
+		}
+		if run := e.lastRun(); run.Code != "protocol" || run.Outcome != "failed" || run.Usage == nil || *run.Usage != used {
+			t.Errorf("%+v", run)
+		}
+		e.idle()
+	}
+}
+
+// Of the client's headers a normalized run has what is no matter of the client's protocol: by which gateways the request
+// came, its trace, and what the Node's adapter may want.
+func TestNormalizedHeaders(t *testing.T) {
+	e := newEdge(t, nil)
+	got := make(chan map[string]string, 1)
+	e.addProvider("n1", runsOn("anthropic"), func(ctx context.Context, run *tunnel.NodeRun) {
+		names := map[string]string{}
+		for _, h := range run.Open().GetRun().GetHeaders() {
+			names[h.GetName()] = h.GetValue()
+		}
+		got <- names
+		answerEvents(completed, started, hello, stop)(ctx, run)
+	}, "m")
+	req := e.request(http.MethodPost, "/v1/chat/completions", families["chat"].with(false))
+	for name, value := range map[string]string{
+		"Anthropic-Beta": "b", "Traceparent": "t", "Tracestate": "s", "User-Agent": "u", "X-Api-Key": "sk-1", "Cookie": "c", "Openai-Beta": "o",
+	} {
+		req.Header.Set(name, value)
+	}
+	e.do(req).Body.Close()
+	names := <-got
+	if names["anthropic-beta"] != "b" || names["traceparent"] != "t" || names["tracestate"] != "s" || names["via"] == "" || len(names) != 4 {
+		t.Errorf("%v", names)
+	}
+	e.idle()
+}
+
 // A Node whose events are none ends that run alone, with the family's error.
 func TestMalformedEvents(t *testing.T) {
 	e := newEdge(t, nil)
@@ -465,6 +569,11 @@ func TestKeyInThePath(t *testing.T) {
 			t.Errorf("%s %s: %d %s", tt.method, tt.path, status, answer)
 		}
 	}
+	misspelt := e.do(e.request(http.MethodGet, "//k/"+e.key+"/api/tags", ""))
+	if answer, err := io.ReadAll(misspelt.Body); err != nil || misspelt.StatusCode != http.StatusNotFound || strings.Contains(string(answer), e.key) {
+		t.Errorf("a path that is misspelt: %s, %v", answer, err)
+	}
+	misspelt.Body.Close()
 	req := e.request(http.MethodPost, "/k/"+e.key+"/api/chat", `{"model":"m","messages":[]}`)
 	if resp := e.do(req); resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a key in the path and one in the header: %d", resp.StatusCode)

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -171,20 +172,25 @@ func firstEvent(body string) handler {
 
 // A Node that always says that it is full costs a bounded number of tries.
 func TestAlwaysFullEndsOverloaded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes the backoffs' 13 s")
-	}
-	e := newEdge(t, nil)
 	runs := new(atomic.Int64)
-	e.addNode("n1", 4, counted(runs, endsWith(execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeCapacity})), "m")
-	status, h, body := e.post(chat, `{"model":"m"}`)
-	if code, _ := errorOf(t, body); status != 503 || code != "overloaded" || h.Get("Retry-After") == "" {
-		t.Errorf("got %d %s", status, body)
-	}
-	if n := runs.Load(); n != 8 {
-		t.Errorf("asked %d times", n)
-	}
-	e.idle()
+	full := counted(runs, endsWith(execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeCapacity}))
+	timed(t, nil, full, func(ask asker) { // as the backoffs take 13 s
+		resp, err := ask.text(`{"model":"m"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, _ := errorOf(t, string(body)); resp.StatusCode != 503 || code != "overloaded" || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("got %d %s", resp.StatusCode, body)
+		}
+		if n := runs.Load(); n != 8 {
+			t.Errorf("asked %d times", n)
+		}
+	})
 }
 
 func TestUsageIsAskedForAndWithheld(t *testing.T) {
