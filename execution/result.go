@@ -11,6 +11,10 @@ const (
 	MaxToolCalls = 1024 // of one choice
 )
 
+// PieceSize is what a part, a call or the like costs whoever remembers it, in bytes, beside what is in it: an answer of
+// many small ones is no small answer.
+const PieceSize = 256
+
 // Result is the whole answer of a normalized run, for a client that wants no stream.
 type Result struct {
 	Started *Started // nil if the provider told nothing
@@ -41,11 +45,13 @@ type building struct {
 	Choice
 	text, refusal []byte
 	thought       []byte
-	thinking      bool // the last of Reasoning is still growing
+	signature     []byte // of the thought
+	thinking      bool   // the last of Reasoning is still growing
 	arguments     [][]byte
 }
 
-// Size returns how many bytes of content have been gathered.
+// Size returns how many bytes have been gathered, about: all of the content, and PieceSize for each piece that is
+// remembered by itself.
 func (c *Collector) Size() int { return c.size }
 
 // Add takes the next event. It fails for one that breaks the contract (an index out of bounds).
@@ -67,8 +73,17 @@ func (c *Collector) Add(e *Event) error {
 	for len(c.choices) <= e.Choice {
 		c.choices = append(c.choices, building{})
 	}
-	c.size += len(e.Text) + len(e.Signature) + len(e.Redacted) + len(e.Logprobs) + len(e.Annotation) + len(e.Call.Arguments)
-	return c.choices[e.Choice].add(e)
+	b := &c.choices[e.Choice]
+	pieces := b.pieces()
+	err := b.add(e)
+	c.size += len(e.Text) + len(e.Signature) + len(e.Redacted) + len(e.Logprobs) + len(e.Annotation) +
+		len(e.Call.ID) + len(e.Call.Name) + len(e.Call.Arguments) + len(e.Finish.StopWord) + PieceSize*(b.pieces()-pieces)
+	return err
+}
+
+// pieces is how many pieces are remembered by themselves.
+func (b *building) pieces() int {
+	return len(b.Reasoning) + len(b.ToolCalls) + len(b.Annotations) + len(b.Logprobs)
 }
 
 func (b *building) add(e *Event) error {
@@ -102,20 +117,21 @@ func (b *building) think(e *Event) {
 		b.Reasoning = append(b.Reasoning, Part{Kind: PartReasoning, Redacted: e.Redacted})
 		return
 	}
-	if b.thinking && e.Text != "" && b.Reasoning[len(b.Reasoning)-1].Signature != "" {
+	if b.thinking && e.Text != "" && len(b.signature) > 0 {
 		b.endThought()
 	}
 	if !b.thinking {
 		b.Reasoning, b.thinking = append(b.Reasoning, Part{Kind: PartReasoning}), true
 	}
 	b.thought = append(b.thought, e.Text...)
-	b.Reasoning[len(b.Reasoning)-1].Signature += e.Signature
+	b.signature = append(b.signature, e.Signature...)
 }
 
 func (b *building) endThought() {
 	if b.thinking {
-		b.Reasoning[len(b.Reasoning)-1].Text = string(b.thought)
-		b.thought = b.thought[:0]
+		last := &b.Reasoning[len(b.Reasoning)-1]
+		last.Text, last.Signature = string(b.thought), string(b.signature)
+		b.thought, b.signature = b.thought[:0], b.signature[:0]
 		b.thinking = false
 	}
 }

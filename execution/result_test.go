@@ -2,8 +2,43 @@ package execution
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 )
+
+// TestCollectorSize: what costs memory counts, however small it is, and also what is no text.
+func TestCollectorSize(t *testing.T) {
+	const n = 1000
+	for name, events := range map[string][]Event{
+		"thoughts":    {{Kind: EventReasoning, Text: "t"}, {Kind: EventText, Text: "x"}},
+		"signatures":  {{Kind: EventReasoning, Text: "t", Signature: "s"}},
+		"redacted":    {{Kind: EventReasoning, Redacted: "r"}},
+		"annotations": {{Kind: EventAnnotation}},
+		"logprobs":    {{Kind: EventText, Logprobs: []byte("[]")}},
+	} {
+		var c Collector
+		for range n {
+			for i := range events {
+				if err := c.Add(&events[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if c.Size() < n*PieceSize {
+			t.Errorf("%s: %d bytes", name, c.Size())
+		}
+	}
+	var c Collector
+	long := strings.Repeat("x", 1<<20)
+	for i := range 8 {
+		if err := c.Add(&Event{Kind: EventToolCall, Call: ToolCallDelta{Index: i, ID: long, Name: long}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.Size() < 16<<20 {
+		t.Errorf("%d bytes of names", c.Size())
+	}
+}
 
 func TestCollector(t *testing.T) {
 	var c Collector

@@ -209,6 +209,9 @@ func appendChatLogprobs(dst, logprobs []byte, refusal bool) []byte {
 	return append(appendValue(dst, logprobs), `,"refusal":null}`...)
 }
 
+// Fault implements Renderer: chunks can say whatever comes.
+func (r *chatRenderer) Fault() *Error { return nil }
+
 // Complete implements Renderer.
 func (r *chatRenderer) Complete(dst []byte, usage execution.Usage) ([]byte, *Error) {
 	if len(r.choices) == 0 {

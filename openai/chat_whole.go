@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"iop/execution"
 )
@@ -91,11 +92,11 @@ func (r *chatRenderer) wholeExtras(dst []byte, index int, c *execution.Choice) [
 
 // reasoningOf is what the model thought, of what may be told.
 func reasoningOf(c *execution.Choice) string {
-	var text string
-	for _, p := range c.Reasoning {
-		text += p.Text
+	var text strings.Builder
+	for i := range c.Reasoning {
+		text.WriteString(c.Reasoning[i].Text)
 	}
-	return text
+	return text.String()
 }
 
 // appendValues appends the well-formed ones of some JSON values, with commas between them.

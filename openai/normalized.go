@@ -31,6 +31,9 @@ type Renderer interface {
 	// Event appends what the client's stream says of the event, perhaps nothing. EventFailure and EventStarted are given too; a failure
 	// writes nothing here, as Fail follows.
 	Event(dst []byte, e *execution.Event) []byte
+	// Fault is why the answer can't become a whole one any more, nil as long as it can: nothing of the run is wanted then, and
+	// Fail is to be called.
+	Fault() *Error
 	// Complete appends the stream's end. An error means that the events were no whole answer: nothing was appended, and Fail
 	// is to be called.
 	Complete(dst []byte, usage execution.Usage) ([]byte, *Error)

@@ -508,6 +508,30 @@ func TestRenderResponsesGivesUp(t *testing.T) {
 }
 
 // TestRenderUsage: a client gets the usage chunk only if it asked and somebody knows.
+// TestRenderResponsesRemembersLittle: what a renderer remembers is bounded, however small the pieces are and wherever a
+// provider puts its bytes.
+func TestRenderResponsesRemembersLittle(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for name, event := range map[string]func(i int) execution.Event{
+		"parts": func(i int) execution.Event {
+			return execution.Event{Kind: []execution.EventKind{execution.EventText, execution.EventRefusal}[i%2], Text: "x"}
+		},
+		"names of calls": func(i int) execution.Event {
+			return execution.Event{Kind: execution.EventToolCall, Call: execution.ToolCallDelta{Index: i, ID: "x", Name: long}}
+		},
+	} {
+		r := newResponsesRenderer(goldenSpec, nil)
+		for i := 0; r.Fault() == nil; i++ {
+			if i > maxResponsesText/partSize+2 || name == "names of calls" && i > 16 {
+				t.Errorf("%s: no bound", name)
+				break
+			}
+			e := event(i)
+			r.Event(nil, &e)
+		}
+	}
+}
+
 func TestRenderUsage(t *testing.T) {
 	spec := goldenSpec
 	spec.IncludeUsage = true

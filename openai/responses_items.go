@@ -14,8 +14,11 @@ const (
 	itemIncomplete = "incomplete"
 )
 
-// itemSize is what an item costs besides its text, for the bound of what is remembered.
-const itemSize = 512
+// itemSize is what an item costs besides its text, and partSize a part of one, for the bound of what is remembered.
+const (
+	itemSize = 512
+	partSize = execution.PieceSize
+)
 
 // partKind is which part of a message is open.
 type partKind uint8
@@ -117,6 +120,7 @@ func (r *responsesRenderer) openMessage(dst []byte, kind partKind) []byte {
 		return dst
 	}
 	dst = r.closePart(dst)
+	r.size += partSize
 	m.kind, m.where = kind, where(m.id, m.index, "content_index", m.count)
 	dst = append(r.open(dst, "response.content_part.added"), m.where...)
 	return append(appendPart(append(dst, `,"part":`...), m), "}\n\n"...)
@@ -178,7 +182,7 @@ func (r *responsesRenderer) annotate(dst []byte, annotation json.RawMessage) []b
 	}
 	m.annotations = append(m.annotations, flat...)
 	m.annotated++
-	r.size += len(flat)
+	r.size += len(flat) + 1
 	return append(dst, "}\n\n"...)
 }
 
@@ -358,6 +362,7 @@ func (r *responsesRenderer) call(dst []byte, d *execution.ToolCallDelta) []byte 
 
 func (r *responsesRenderer) openCall(dst []byte, d *execution.ToolCallDelta) []byte {
 	c := &callItem{callID: callID(r.spec.ID, 0, d), name: d.Name}
+	r.size += len(c.callID) + len(c.name)
 	c.index, c.id = r.item("fc_")
 	c.where = where(c.id, c.index, "", 0)
 	r.calls = append(r.calls, c)

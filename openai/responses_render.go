@@ -127,6 +127,9 @@ func incompleteReason(reason execution.FinishReason) string {
 	return ""
 }
 
+// Fault implements Renderer.
+func (r *responsesRenderer) Fault() *Error { return r.failure }
+
 // Complete implements Renderer.
 func (r *responsesRenderer) Complete(dst []byte, usage execution.Usage) ([]byte, *Error) {
 	if r.failure != nil {

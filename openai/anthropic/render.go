@@ -277,6 +277,9 @@ func (r *renderer) appendCall(dst []byte, index int, id, name string) []byte {
 	return append(dst, `,"input":`...)
 }
 
+// Fault implements [openai.Renderer].
+func (r *renderer) Fault() *openai.Error { return r.fault }
+
 // Complete implements [openai.Renderer].
 func (r *renderer) Complete(dst []byte, usage execution.Usage) ([]byte, *openai.Error) {
 	switch {

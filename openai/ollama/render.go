@@ -9,7 +9,7 @@ import (
 	"iop/openai"
 )
 
-// maxHeld bounds the arguments of an answer's calls in bytes: the protocol has calls whole, so they are kept until the
+// maxHeld bounds an answer's calls in bytes: the protocol has calls whole, so they are kept until the
 // answer's end.
 const maxHeld = 8 << 20
 
@@ -24,7 +24,7 @@ type renderer struct {
 
 	first  time.Time // of the first piece, zero before it
 	calls  []held
-	held   int // bytes of arguments in calls
+	held   int // bytes that calls hold
 	finish execution.Finish
 	fault  *openai.Error // or nil
 }
@@ -129,6 +129,7 @@ func (r *renderer) call(d *execution.ToolCallDelta) *openai.Error {
 	}
 	if d.Index == len(r.calls) {
 		r.calls = append(r.calls, held{})
+		r.held += execution.PieceSize
 	}
 	c := &r.calls[d.Index]
 	if d.ID != "" {
@@ -137,7 +138,7 @@ func (r *renderer) call(d *execution.ToolCallDelta) *openai.Error {
 	if d.Name != "" {
 		c.name = d.Name
 	}
-	if r.held += len(d.Arguments); r.held > maxHeld {
+	if r.held += len(d.ID) + len(d.Name) + len(d.Arguments); r.held > maxHeld {
 		return openai.ProviderFailed("The model called tools with arguments that are too long.")
 	}
 	c.arguments = append(c.arguments, d.Arguments...)
@@ -193,6 +194,9 @@ func appendRaw(dst, document []byte) []byte {
 	}
 	return dst
 }
+
+// Fault implements [openai.Renderer].
+func (r *renderer) Fault() *openai.Error { return r.fault }
 
 // Complete implements [openai.Renderer].
 func (r *renderer) Complete(dst []byte, usage execution.Usage) ([]byte, *openai.Error) {

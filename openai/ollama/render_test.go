@@ -210,6 +210,19 @@ func TestAnyOrder(t *testing.T) {
 }
 
 // TestEventAllocates: a chunk of text costs no memory.
+// The names of calls count as what their arguments do.
+func TestCallsAreBounded(t *testing.T) {
+	r := newRenderer(newSpec(), false)
+	long := strings.Repeat("x", 1<<20)
+	for i := 0; r.Fault() == nil; i++ {
+		if i > 16 {
+			t.Fatal("no bound")
+		}
+		e := call(i, "a", long, "{}")
+		r.Event(nil, &e)
+	}
+}
+
 func TestEventAllocates(t *testing.T) {
 	r := newRenderer(newSpec(), false)
 	buf := make([]byte, 0, 4096)
