@@ -168,6 +168,9 @@ func (x *exchange) close() {
 func (x *exchange) letGo() {
 	x.s.bodies.give(x.share, x.held)
 	x.held, x.body, x.sent, x.headers = 0, nil, sentBody{usage: x.sent.usage}, nil
+	if x.norm != nil {
+		x.norm.charged = 0
+	}
 }
 
 // dispatch opens the run, as often as the outcome allows, and returns the last verdict.

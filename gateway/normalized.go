@@ -35,6 +35,7 @@ type normalized struct {
 	reader    tunnel.EventReader
 	renderer  openai.Renderer // of a stream; else nil
 	collector *execution.Collector
+	charged   int64  // of the body budget, for what collector has
 	out       []byte // rendered, and not written yet
 	begun     bool   // something came that is part of the answer itself
 	failure   *execution.Failure
@@ -42,7 +43,15 @@ type normalized struct {
 }
 
 // Faults of a normalized run's events, beside those that tunnel finds.
-var errWholeTooLarge = errors.New("the answer is larger than may be gathered")
+var (
+	errWholeTooLarge = errors.New("the answer is larger than may be gathered")
+	errGatherBudget  = errors.New("no room to gather the answer")
+)
+
+// renderError says that the client's protocol can't carry the answer any further, and why.
+type renderError struct{ told *openai.Error }
+
+func (e *renderError) Error() string { return e.told.Message }
 
 // parseError says that the request can't be a normalized run, and why.
 type parseError struct{ told *openai.Error }
@@ -90,6 +99,9 @@ func (x *exchange) normalize() error {
 func (n *normalized) start(x *exchange) {
 	n.reader, n.out, n.begun, n.failure, n.fault = tunnel.EventReader{}, n.out[:0], false, nil, nil
 	n.renderer, n.collector = nil, nil
+	x.held -= n.charged
+	x.s.bodies.give(x.share, n.charged)
+	n.charged = 0
 	if x.env.Stream {
 		n.renderer = n.request.Render(x.renderSpec())
 	} else {
@@ -112,7 +124,8 @@ func (x *exchange) runRequest(t *admission.Ticket) *wire.RunRequest {
 		IdleTimeoutMs:      milliseconds(x.route.Timeouts.BetweenChunks),
 	}
 	for _, h := range x.headers {
-		if h.Name == "anthropic-beta" {
+		switch h.Name {
+		case "anthropic-beta", "via", "traceparent", "tracestate": // the others are of the client's protocol, or its own
 			r.Headers = append(r.Headers, h)
 		}
 	}
@@ -128,7 +141,7 @@ func (x *exchange) relayEvents(run registry.Run, ticket *admission.Ticket) *verd
 	lent := false
 	for {
 		if n.fault != nil {
-			return x.faulted(run, ticket)
+			return x.faulted(nil, run, ticket)
 		}
 		b, ok := run.Take()
 		if !ok {
@@ -138,7 +151,7 @@ func (x *exchange) relayEvents(run registry.Run, ticket *admission.Ticket) *verd
 			continue
 		}
 		if len(b.Data) > 0 {
-			n.take(b.Data)
+			x.takeEvents(b.Data)
 			if n.begun {
 				ticket.Answering()
 			}
@@ -147,7 +160,10 @@ func (x *exchange) relayEvents(run registry.Run, ticket *admission.Ticket) *verd
 				return x.cut(run, eventGone)
 			}
 		}
-		if b.End != nil && n.fault == nil {
+		switch {
+		case b.End != nil && n.fault != nil:
+			return x.faulted(b.End, run, ticket)
+		case b.End != nil:
 			return x.finishEvents(b.End, run, ticket)
 		}
 		if x.reply.answered && x.headers != nil && run.RequestWritten() {
@@ -171,11 +187,31 @@ func (x *exchange) streamKind() string {
 	return eventStream
 }
 
-// take reads events, and renders or gathers them. What is wrong with them is n.fault.
-func (n *normalized) take(data []byte) {
-	if n.fault == nil {
-		n.fault = n.reader.Push(data, n.event)
+// takeEvents reads events, and renders or gathers them. What is wrong with them is n.fault.
+func (x *exchange) takeEvents(data []byte) {
+	n := x.norm
+	if n.fault != nil {
+		return
 	}
+	if n.fault = n.reader.Push(data, n.event); n.fault == nil && n.collector != nil {
+		n.fault = x.chargeGathered()
+	}
+}
+
+// chargeGathered takes what was gathered of the answer from the body budget: in large steps, and nothing for what most
+// answers are.
+func (x *exchange) chargeGathered() error {
+	n := x.norm
+	more := int64(n.collector.Size()) - n.charged
+	if more <= gatherLimit {
+		return nil
+	}
+	if !x.s.bodies.take(x.share, more) {
+		return errGatherBudget
+	}
+	n.charged += more
+	x.held += more
+	return nil
 }
 
 // event takes one event.
@@ -190,6 +226,9 @@ func (n *normalized) event(e *execution.Event) error {
 	}
 	if n.renderer != nil {
 		n.out = n.renderer.Event(n.out, e)
+		if f := n.renderer.Fault(); f != nil {
+			return &renderError{f}
+		}
 		return nil
 	}
 	if err := n.collector.Add(e); err != nil {
@@ -234,7 +273,7 @@ func (x *exchange) passEventsDirect(run registry.Run) bool {
 	if !ok {
 		return false
 	}
-	n.take(data)
+	x.takeEvents(data)
 	switch {
 	case n.fault != nil:
 		return false // the handler ends the run
@@ -246,16 +285,38 @@ func (x *exchange) passEventsDirect(run registry.Run) bool {
 	return ok
 }
 
-// faulted ends a run whose events can't be used.
-func (x *exchange) faulted(run registry.Run, ticket *admission.Ticket) *verdict {
+// faulted ends a run whose events can't be used. end is nil if it has not ended by itself.
+func (x *exchange) faulted(end *execution.Terminal, run registry.Run, ticket *admission.Ticket) *verdict {
+	n := x.norm
 	code := execution.CodeProtocol
-	if errors.Is(x.norm.fault, errWholeTooLarge) || errors.Is(x.norm.fault, tunnel.ErrEventTooLarge) {
+	cannot, isCannot := errors.AsType[*renderError](n.fault)
+	switch {
+	case isCannot:
+		code = execution.CodeProviderError
+	case errors.Is(n.fault, errGatherBudget):
+		code = execution.CodeInternal // neither the Node's fault nor the provider's
+	case errors.Is(n.fault, errWholeTooLarge), errors.Is(n.fault, tunnel.ErrEventTooLarge):
 		code = execution.CodeResponseTooLarge
 	}
-	t := x.detach(run, code)
-	t.Outcome, t.Code, t.Detail, t.Told = execution.Failed, code, x.norm.fault.Error(), false
+	var t execution.Terminal
+	if end != nil {
+		t = *end
+	} else {
+		t = x.detach(run, code)
+	}
+	t.Outcome, t.Code, t.Detail, t.Told = execution.Failed, code, n.fault.Error(), false
 	report(ticket, code)
-	return &verdict{terminal: t, problem: problemOf(t)}
+	v := &verdict{terminal: t, problem: problemOf(t)}
+	switch {
+	case isCannot:
+		v.problem = cannot.told
+		if n.ready() {
+			x.pass(n) // what came is not kept from the client
+		}
+	case errors.Is(n.fault, errGatherBudget):
+		v.problem = openai.Overloaded(budgetWait)
+	}
+	return v
 }
 
 // finishEvents is the verdict of a normalized run that has ended.

@@ -72,8 +72,16 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 	case path == "/readyz":
 		s.serveReady(w, r)
 	default:
-		s.answer(w, r, openai.UnknownPath(path))
+		s.answer(w, r, openai.UnknownPath(withoutKey(path)))
 	}
+}
+
+// withoutKey is a path as it may be said: one that was meant for serveKeyed and is misspelt may hold a key.
+func withoutKey(path string) string {
+	if before, _, ok := strings.Cut(path, keyPrefix); ok {
+		return before + keyPrefix + "..."
+	}
+	return path
 }
 
 // allow answers 405 unless the method is the one; HEAD counts as GET.
