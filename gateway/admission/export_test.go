@@ -354,3 +354,6 @@ func (k *checker) unserved(l *line) {
 
 // Again makes a ticket that was released stand for another one of its place.
 func (t *Ticket) Again() { t.done = false }
+
+// RaceEnabled reports whether each step takes ten times as long.
+func RaceEnabled() bool { return raceEnabled }

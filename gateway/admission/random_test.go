@@ -303,6 +303,10 @@ func (s *storm) step() {
 // Whatever happens in whatever order: the books are right after each step, and all returns to zero.
 func TestRandomSteps(t *testing.T) {
 	rules := map[string]int{}
+	steps := 10_000
+	if admission.RaceEnabled() { // for its goroutines alone; make test-plain does the rest
+		steps = 2000
+	}
 	for seed, nodes := range []int{6, 6, 40, 2, 6, 20, 2, 6} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &storm{t: t, r: rand.New(rand.NewPCG(3, uint64(seed))), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10}), tables: tables(), rules: rules, picky: seed == 4 || seed == 5, leased: seed >= 6, asked: map[*admission.Waiter]*admission.Request{}, gens: make([]execution.Generation, nodes)}
@@ -310,7 +314,7 @@ func TestRandomSteps(t *testing.T) {
 				s.tables = leasedTables()
 			}
 			s.table = s.tables[len(s.tables)-1]
-			for i := range 10_000 {
+			for i := range steps {
 				s.calm = i%1000 >= 300
 				s.step()
 				if err := s.c.Check(s.tickets, s.untold...); err != nil {
