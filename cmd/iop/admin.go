@@ -49,6 +49,8 @@ type operator struct {
 	state  stateSettings
 	master masterKeySettings
 
+	progress func() io.Writer // standard error
+
 	adminBound, stateBound *settings
 	masterBound            *settings // nil for a command that neither seals nor opens values
 }
@@ -56,6 +58,7 @@ type operator struct {
 // bindOperator adds the flags that every operator's command has.
 func bindOperator(cmd *cobra.Command) *operator {
 	o := &operator{admin: adminSettings{URL: defaultAdminURL}, state: stateSettings{State: defaultState}}
+	o.progress = cmd.ErrOrStderr
 	o.adminBound = bindSettings(cmd, "IOP_ADMIN_", &o.admin, nil)
 	o.stateBound = bindSettings(cmd, edgePrefix, &o.state, nil)
 	return o
@@ -100,6 +103,9 @@ func (o *operator) token() (string, error) {
 func (o *operator) call(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
+	if o.progress != nil {
+		defer onlyOnTerminal(o.progress(), "waiting for the Edge")()
+	}
 	response, err := o.open(ctx, method, path, in)
 	if err != nil {
 		return err
@@ -142,7 +148,7 @@ func (o *operator) open(ctx context.Context, method, path string, in any) (*http
 	}
 	response, err := adminClient.Do(request)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("%w at %s; is it running there? (IOP_ADMIN_URL, --admin-url)", errNoEdge, o.admin.URL)
+		return nil, fmt.Errorf("%w at %s: start it with \"iop edge\", or say where it is with IOP_ADMIN_URL (--admin-url)", errNoEdge, o.admin.URL)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask the Edge: %w", err)
@@ -170,7 +176,24 @@ func refusal(response *http.Response) error {
 	}
 	data, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10)) // the status is the news
 	_ = json.Unmarshal(data, &body)
-	return &apiError{code: body.Error.Code, message: cmp.Or(body.Error.Message, "the Edge answered "+response.Status)}
+	message := cmp.Or(body.Error.Message, "the Edge answered "+response.Status+": is that its admin API? (IOP_ADMIN_URL, --admin-url)")
+	if step := stepAfter[body.Error.Code]; step != "" {
+		message += "; " + step
+	}
+	return &apiError{code: body.Error.Code, message: message}
+}
+
+// stepAfter is what to do about an error of the admin API, by its code, where the message does not say.
+var stepAfter = map[string]string{
+	"invalid_admin_token": "set IOP_EDGE_STATE to the Edge's state, or IOP_ADMIN_TOKEN_FILE",
+	"run_not_found":       "iop runs lists them",
+	"not_found":           "the matching list command has them",
+	"no_config_file":      "start the Edge with --config",
+	"not_managed":         "docs/managed-mode.md leads to managed mode",
+	"slot_unusable":       "iop slot show tells its state",
+	"profile_in_use":      "iop slot list shows which slots have it",
+	"unknown_path":        "the Edge is of another version: compare iop version with iop status",
+	"internal_error":      "iop doctor edge looks for what may be wrong",
 }
 
 // apiError is an error that the admin API answered with.

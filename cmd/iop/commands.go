@@ -21,8 +21,10 @@ out to the Edge and needs no open port.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}, commands()...)
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetHelpCommand(newHelpCommand())
+	root.InitDefaultHelpCmd()
+	addCompletion(root)
 	wrongArgsAreWrongUse(root)
 	return root
 }

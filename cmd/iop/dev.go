@@ -73,7 +73,7 @@ the key that it prints is gone when it ends. Ctrl-C ends it.`,
 		s.warnUnknown(cmd)
 		logger, flush := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
 		defer flush()
-		return runDev(cmd.Context(), config, specs, logger, func(r devReady) error {
+		return runDev(cmd.Context(), config, specs, logger, cmd.ErrOrStderr(), func(r devReady) error {
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), r)
 			}
@@ -123,6 +123,8 @@ type development struct {
 	key    string
 	token  string // join token
 	ready  devReady
+	// progress is standard error.
+	progress io.Writer
 
 	// node is the one that runs, simulator is nil unless there is one. Each has ended once its stop has returned.
 	node, simulator *companion
@@ -134,7 +136,7 @@ type companion struct {
 	err  <-chan error // receives what Run returned
 }
 
-func runDev(ctx context.Context, config devSettings, specs []nodeagent.ProviderSpec, logger *slog.Logger, announce func(devReady) error) error {
+func runDev(ctx context.Context, config devSettings, specs []nodeagent.ProviderSpec, logger *slog.Logger, progress io.Writer, announce func(devReady) error) error {
 	store, err := state.Open(ctx, "sqlite::memory:")
 	if err != nil {
 		return err
@@ -142,7 +144,7 @@ func runDev(ctx context.Context, config devSettings, specs []nodeagent.ProviderS
 	defer store.Close()
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	d := &development{specs: specs, log: logger, client: &http.Client{Transport: transport, Timeout: devPatience}}
+	d := &development{specs: specs, log: logger, progress: progress, client: &http.Client{Transport: transport, Timeout: devPatience}}
 	if err := d.prepare(ctx, store); err != nil {
 		return err
 	}
@@ -210,7 +212,9 @@ func (d *development) run(ctx context.Context, announce func(devReady) error) er
 			d.edge.Close()
 		}
 	})
+	started := onlyOnTerminal(d.progress, "looking for inference servers")
 	err := d.start(ctx)
+	started()
 	if err == nil {
 		err = announce(d.ready)
 	}

@@ -97,7 +97,15 @@ func doctorCommand(cmd *cobra.Command, examine func(context.Context, *doctor)) *
 			}
 		}}
 		d.Checks = []checkup{}
+		show := d.show
+		stop := onlyOnTerminal(cmd.ErrOrStderr(), "still looking")
+		d.show = func(c checkup) { // a line of progress makes way for each that is found
+			stop()
+			show(c)
+			stop = onlyOnTerminal(cmd.ErrOrStderr(), "still looking")
+		}
 		examine(cmd.Context(), d)
+		stop()
 		if err := d.finish(out, asJSON); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -204,7 +205,7 @@ func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger
 	config.Identity = source
 	edge, err := gateway.New(config)
 	if err != nil {
-		return err
+		return startFault(err)
 	}
 	// Before anybody is told that it runs: an unheeded SIGHUP ends the process.
 	defer onHangup(func() { c.hangup(ctx, edge, source, store, logger) })()
@@ -216,11 +217,22 @@ func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger
 	return edge.Run(ctx)
 }
 
+// startFault adds to an error of the start what to do about it.
+func startFault(err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w; \"iop doctor edge\" says whether it is an Edge: end it, or choose another address (--listen, --admin-listen, --tunnel-listen)", err)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("%w; a port below 1024 needs CAP_NET_BIND_SERVICE: see deploy/systemd, or choose another with --listen", err)
+	}
+	return err
+}
+
 // openStore opens the state, with the admin token beside it and the master keys told to it.
 func (c *edgeSettings) openStore(ctx context.Context, s *settings, logger *slog.Logger) (*state.Store, error) {
 	store, err := state.Open(ctx, c.State)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; \"iop doctor edge\" looks into it (IOP_EDGE_STATE, --state)", err)
 	}
 	if !listensOnLoopback(c.AdminListen) {
 		logger.Warn("the admin API can be reached from other machines, and is not encrypted", "listen", c.AdminListen)

@@ -12,7 +12,9 @@ import (
 )
 
 func newIdentityCommand() *cobra.Command {
-	return showCommand("identity", "Show who the Edge is to its Nodes in managed mode, and how its certificate fares", "/identity", printIdentity)
+	return showCommand("identity", "Show who the Edge is to its Nodes in managed mode, and how its certificate fares",
+		`Show who the Edge is to its Nodes in managed mode, and how its certificate fares:
+serial, end, authorities, and why what was offered last was refused, if it was.`, "/identity", printIdentity)
 }
 
 func printIdentity(w io.Writer, id *admin.Identity) error {

@@ -33,7 +33,9 @@ func newJoinTokenCreateCommand() *cobra.Command {
 	var ttl span
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a join token; it is shown once",
+		Short: "Make a join token; it is shown once", Long: `Make a join token; it is shown once: alone on standard output, or in the file of
+--out. Bind it to a name with --node where you can: who has an unbound one may
+join under any free name.`,
 		Example: `  iop join-token create --node gpu-3 > token
   iop join-token create --node gpu-3 --ttl 90d --out token --if-missing`,
 	}
@@ -100,12 +102,15 @@ func newJoinTokenListCommand() *cobra.Command {
 			return []string{string(t.ID), node, ago(&t.Created), validity(t.Expires, t.Revoked)}
 		},
 	}.command(&cobra.Command{
-		Use: "list", Short: "List the join tokens, without their secrets", Example: "  iop join-token list --json",
+		Use: "list", Short: "List the join tokens, without their secrets", Long: `List the join tokens, without their secrets: which Node each is for, how old it is
+and whether it may still be used.`, Example: "  iop join-token list --json",
 	})
 }
 
 func newJoinTokenRevokeCommand() *cobra.Command {
-	return newRevokeCommand("join-token", "Revoke a join token, and close the sessions that it opened", joinTokensPath,
+	return newRevokeCommand("join-token", "Revoke a join token, and close the sessions that it opened",
+		`Revoke a join token, and close the sessions that it opened. The name that it had
+is free for another token then.`, joinTokensPath,
 		func(ctx context.Context, store *state.Store, id string) error {
 			return store.RevokeJoinToken(ctx, state.JoinTokenID(id), byCommand)
 		})

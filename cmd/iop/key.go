@@ -72,7 +72,8 @@ func newKeyCreateCommand() *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make an API key; it is shown once",
+		Short: "Make an API key; it is shown once", Long: `Make an API key; it is shown once: alone on standard output, or in the file of
+--out. Without limits it may do what it likes with every model.`,
 		Example: `  iop key create --name alice
   iop key create --name ci --owner team-a --routes 'llama*,qwen*' --expires 30d --json
   iop key create --name batch --rpm 600 --tpm 200000 --concurrency 8 --monthly-tokens 50000000`,
@@ -124,7 +125,8 @@ func newKeyListCommand() *cobra.Command {
 			}
 		},
 	}.command(&cobra.Command{
-		Use: "list", Short: "List the API keys and their limits, without their secrets", Example: "  iop key list --json",
+		Use: "list", Short: "List the API keys and their limits, without their secrets", Long: `List the API keys and their limits, without their secrets. PRINCIPAL is whose use
+a key counts as, USED when it was last used.`, Example: "  iop key list --json",
 	})
 }
 
@@ -150,7 +152,9 @@ func limitsOf(k *admin.Key) string {
 
 func newKeyShowCommand() *cobra.Command {
 	return oneKeyCommand(&cobra.Command{
-		Use: "show ID", Short: "Show an API key, its limits and what of them is used now", Example: "  iop key show 0Ab3dE9z",
+		Use: "show ID", Short: "Show an API key, its limits and what of them is used now", Long: `Show an API key, its limits and what of them is used now: requests under way, what
+is left of its minute, and the tokens of its month. The latter three need an Edge
+that runs.`, Example: "  iop key show 0Ab3dE9z",
 	}, func(*cobra.Command) (keyCall, error) {
 		return keyCall{method: "GET", onState: func(ctx context.Context, store *state.Store, id state.KeyID) (state.Key, error) {
 			return store.Key(ctx, id)
@@ -302,9 +306,11 @@ func printKey(w io.Writer, k *admin.Key) error {
 }
 
 func newKeyRevokeCommand() *cobra.Command {
-	return newRevokeCommand("key", "Revoke an API key: from now on it is refused", keysPath, func(ctx context.Context, store *state.Store, id string) error {
-		return store.RevokeKey(ctx, state.KeyID(id), byCommand)
-	})
+	return newRevokeCommand("key", "Revoke an API key: from now on it is refused",
+		`Revoke an API key: from now on it is refused. Runs under way finish ("iop cancel"
+ends them); those with a leased credential are cancelled. It can't be taken back.`, keysPath, func(ctx context.Context, store *state.Store, id string) error {
+			return store.RevokeKey(ctx, state.KeyID(id), byCommand)
+		})
 }
 
 // validity says whether a key or a token may still be used.

@@ -28,16 +28,18 @@ To change the key: "add" puts another one first, SIGHUP has the Edge read the
 file, "rewrap" seals under the new one what the old one still does, and once
 "list" shows no slots for the old one its line may go.`,
 		Example: "  iop master-key create /etc/iop/master-key\n  iop master-key list",
-	}, newMasterKeyFileCommand("create", "Make a file with a master key", state.CreateMasterKeyFile),
-		newMasterKeyFileCommand("add", "Put another master key first in a file, where new values are sealed under it", state.AddMasterKey),
+	}, newMasterKeyFileCommand("create", "Make a file with a master key", `Make a file with a master key, mode 0600. It replaces nothing. Keep a copy in a safe:
+without it the slots can't be opened.`, state.CreateMasterKeyFile),
+		newMasterKeyFileCommand("add", "Put another master key first in a file, where new values are sealed under it", `Put another master key first in a file, where new values are sealed under it. Send
+the Edge a SIGHUP then, and seal anew what the former key seals ("rewrap").`, state.AddMasterKey),
 		newMasterKeyListCommand(), newRewrapCommand())
 }
 
 // newMasterKeyFileCommand makes a command that puts a fresh key into a file. Nothing shows the key.
-func newMasterKeyFileCommand(verb, short string, put func(path string) (state.MasterKey, error)) *cobra.Command {
+func newMasterKeyFileCommand(verb, short, long string, put func(path string) (state.MasterKey, error)) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: verb + " FILE", Short: short, Example: fmt.Sprintf("  iop master-key %s /etc/iop/master-key", verb), Args: exactly("the file"),
+		Use: verb + " FILE", Short: short, Long: long, Example: fmt.Sprintf("  iop master-key %s /etc/iop/master-key", verb), Args: exactly("the file"),
 	}
 	jsonFlag(cmd, &asJSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -77,7 +79,8 @@ func newMasterKeyListCommand() *cobra.Command {
 		},
 		opens: true,
 	}.command(&cobra.Command{
-		Use: "list", Short: "List the master keys by their ids, and how many slots each seals", Example: "  iop master-key list",
+		Use: "list", Short: "List the master keys by their ids, and how many slots each seals", Long: `List the master keys by their ids, and how many slots each seals. A key that seals
+none may go from the file; one that is not known leaves its slots unusable.`, Example: "  iop master-key list",
 	})
 }
 

@@ -103,7 +103,8 @@ connect and gets no credentials. It takes the place of what was said before.`,
 
 func newNodeDisallowCommand() *cobra.Command {
 	return changeNodesCommand(&cobra.Command{
-		Use: "disallow NODE", Short: "Take a Node off the allow-list, and end its sessions", Example: "  iop node-list disallow gpu-3",
+		Use: "disallow NODE", Short: "Take a Node off the allow-list, and end its sessions", Long: `Take a Node off the allow-list, and end its sessions. It is refused until it is
+allowed again.`, Example: "  iop node-list disallow gpu-3",
 		Args: exactly("the Node's name"),
 	}, func(args []string) (string, nodesCall, error) {
 		return args[0], nodesCall{method: "DELETE", path: "/allowed/" + url.PathEscape(args[0]), word: "may no longer connect",
@@ -116,13 +117,18 @@ func newNodeDisallowCommand() *cobra.Command {
 // newNodeDenyCommand makes the command that bars a Node or a certificate, "deny", or the one that takes it back, "undeny".
 func newNodeDenyCommand(verb string) *cobra.Command {
 	var serial string
+	long := `Bar a Node or one certificate, whatever the allow-list says, and end the sessions
+at once. A Node that is barred tries again every half a minute.`
 	short, method, word := "Bar a Node or one certificate, whatever the allow-list says, and end the sessions", "PUT", "is barred"
 	if verb == "undeny" {
 		short, method, word = "Bar a Node or a certificate no longer", "DELETE", "is barred no longer"
+		long = `Bar a Node or a certificate no longer. It connects by itself within half a minute,
+if the allow-list names it.`
 	}
 	cmd := &cobra.Command{
 		Use:     verb + " {NODE | --serial SERIAL}",
 		Short:   short,
+		Long:    long,
 		Example: fmt.Sprintf("  iop node-list %s gpu-3\n  iop node-list %s --serial 4f:a0:01", verb, verb),
 		Args:    cobra.MaximumNArgs(1),
 	}
@@ -153,7 +159,7 @@ func newNodeDenyCommand(verb string) *cobra.Command {
 func newNodeListShowCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "show", Short: "Show the allow-list and the deny-list", Example: "  iop node-list show --json", Args: exactly(),
+		Use: "show", Short: "Show the allow-list and the deny-list", Long: `Show the allow-list, with what may be leased to each Node, and the deny-list.`, Example: "  iop node-list show --json", Args: exactly(),
 	}
 	o := bindOperator(cmd)
 	jsonFlag(cmd, &asJSON)

@@ -99,13 +99,13 @@ func newProfileListCommand() *cobra.Command {
 		row: func(p *admin.Profile) []string {
 			return []string{string(p.Name), p.Header, strings.Join(p.BaseURLs, ", "), ago(&p.Updated), p.By}
 		},
-	}.command(&cobra.Command{Use: "list", Short: "List the profiles", Example: "  iop profile list --json"})
+	}.command(&cobra.Command{Use: "list", Short: "List the profiles", Long: `List the profiles: which header each sends a credential in, and to which addresses.`, Example: "  iop profile list --json"})
 }
 
 func newProfileDeleteCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "delete NAME", Short: "Remove a profile that no slot has", Example: "  iop profile delete openai", Args: exactly("the profile's name"),
+		Use: "delete NAME", Short: "Remove a profile that no slot has", Long: `Remove a profile that no slot has. While slots have it, it is refused.`, Example: "  iop profile delete openai", Args: exactly("the profile's name"),
 	}
 	o := bindOperator(cmd)
 	jsonFlag(cmd, &asJSON)

@@ -38,8 +38,9 @@ func newViewCommand[T any](cmd *cobra.Command, path, header string, rows func(*T
 
 func newRoutesCommand() *cobra.Command {
 	return newViewCommand(&cobra.Command{
-		Use:     "routes",
-		Short:   "List what clients can ask for, and the providers that serve it now",
+		Use:   "routes",
+		Short: "List what clients can ask for, and the providers that serve it now", Long: `List what clients can ask for, and the providers that serve it now: breaker, rest,
+load and weight of each target. Where a column is empty there is nothing to say.`,
 		Example: "  iop routes\n  iop routes --json",
 	}, "/routes", "ROUTE POLICY WAITING GROUP NODE PROVIDER MODEL STATE LOAD WEIGHT LOADED", routeRows)
 }
@@ -93,8 +94,9 @@ func targetState(t *admin.Target) string {
 
 func newQueueCommand() *cobra.Command {
 	return newViewCommand(&cobra.Command{
-		Use:     "queue",
-		Short:   "List who waits, for what, and for how long",
+		Use:   "queue",
+		Short: "List who waits, for what, and for how long", Long: `List who waits, for what, and for how long: a line for each route and principal
+with requests that no provider has a place for.`,
 		Example: "  iop queue\n  iop queue --json",
 	}, "/queue", "ROUTE WAITING LIMIT OLDEST PACE PRINCIPAL THEIRS WEIGHT", queueRows)
 }

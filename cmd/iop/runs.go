@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -20,7 +21,9 @@ func newRunsCommand() *cobra.Command {
 	var query runQuery
 	cmd := &cobra.Command{
 		Use:   "runs",
-		Short: "List the runs under way and the last ones that ended; --follow shows them as they end",
+		Short: "List the runs under way and the last ones that ended; --follow shows them as they end", Long: `List the runs under way and the last ones that ended. With --follow it goes on with
+each run that ends, until Ctrl-C. What ended badly has its code under STATE and what
+the Node knows under DETAIL, which clients never see.`,
 		Example: `  iop runs --limit 20
   iop runs --run-state active --node gpu-3
   iop runs --follow
@@ -39,6 +42,9 @@ func newRunsCommand() *cobra.Command {
 			return usageError{fmt.Errorf("--limit must be 0 or more, not %d", query.limit)}
 		}
 		if follow {
+			if isTerminal(cmd.ErrOrStderr()) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "each run is shown when it has ended; Ctrl-C ends this")
+			}
 			return o.followRuns(cmd, query.text()+"&follow", asJSON)
 		}
 		list := listing[admin.Run]{Data: []admin.Run{}}
@@ -97,7 +103,7 @@ func (o *operator) followRuns(cmd *cobra.Command, query string, asJSON bool) err
 		case cmd.Context().Err() != nil:
 			return nil // Ctrl-C is how this ends
 		case err == io.EOF:
-			return fmt.Errorf("the Edge ended")
+			return errors.New("the Edge ended; the same command goes on once it is back")
 		case err != nil:
 			return fmt.Errorf("the Edge's answer broke off: %w", err)
 		}
@@ -149,8 +155,9 @@ func runRow(r *admin.Run) []string {
 func newCancelCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "cancel RUN",
-		Short:   "Cancel a run; the Node ends its request to the provider",
+		Use:   "cancel RUN",
+		Short: "Cancel a run; the Node ends its request to the provider", Long: `Cancel a run; the Node ends its request to the provider. The client is told
+run_cancelled. It is too late for a run that has ended: the exit status is 1.`,
 		Example: "  iop cancel run_4x2k…",
 		Args:    exactly("the run's id"),
 	}

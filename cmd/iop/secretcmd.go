@@ -113,11 +113,12 @@ func (l inventory[T]) command(cmd *cobra.Command) *cobra.Command {
 }
 
 // newRevokeCommand makes the command that revokes a key or a join token by its id.
-func newRevokeCommand(kind, short, path string, revoke func(context.Context, *state.Store, string) error) *cobra.Command {
+func newRevokeCommand(kind, short, long, path string, revoke func(context.Context, *state.Store, string) error) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "revoke ID",
 		Short:   short,
+		Long:    long,
 		Example: fmt.Sprintf("  iop %s revoke 0Ab3dE9z", kind),
 		Args:    exactly("the ID"),
 	}

@@ -14,7 +14,8 @@ import (
 const signingKeyPath = "/signing-key"
 
 func newSigningKeyCommand() *cobra.Command {
-	show := showCommand("signing-key show", "Show the keys that leases are signed with, by their ids", signingKeyPath, printSigningKeys)
+	show := showCommand("signing-key show", "Show the keys that leases are signed with, by their ids", `Show the keys that leases are signed with, by their ids: the one in use, the next
+one and from when it signs.`, signingKeyPath, printSigningKeys)
 	show.Use = "show"
 	return group(&cobra.Command{
 		Use:   "signing-key",

@@ -196,7 +196,8 @@ func newSlotSetCommand() *cobra.Command {
 func newSlotRotateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate NAME",
-		Short: "Give a slot another value; runs with the old one finish",
+		Short: "Give a slot another value; runs with the old one finish", Long: `Give a slot another value; runs with the old one finish. No lease of the old value
+is made once it has answered; pending says until when a run of before may use it.`,
 		Example: `  iop slot rotate openai-main --value-file key
   iop slot rotate openai-main < key`,
 	}
@@ -213,7 +214,7 @@ func newSlotRotateCommand() *cobra.Command {
 
 func newSlotEnableCommand() *cobra.Command {
 	return changeSlotCommand(&cobra.Command{
-		Use: "enable NAME", Short: "Allow the use of a disabled slot again", Example: "  iop slot enable openai-main",
+		Use: "enable NAME", Short: "Allow the use of a disabled slot again", Long: `Allow the use of a disabled slot again. A revoked one needs another value first.`, Example: "  iop slot enable openai-main",
 	}, func(*cobra.Command) (slotCall, error) {
 		return slotCall{method: "POST", suffix: "/enable", word: "enabled",
 			onState: func(ctx context.Context, store *state.Store, name execution.SlotName) (*state.Slot, error) {
@@ -225,7 +226,9 @@ func newSlotEnableCommand() *cobra.Command {
 
 func newSlotDisableCommand() *cobra.Command {
 	return changeSlotCommand(&cobra.Command{
-		Use: "disable NAME", Short: "Stop the use of a slot until it is enabled; runs with it are cancelled", Example: "  iop slot disable openai-main",
+		Use: "disable NAME", Short: "Stop the use of a slot until it is enabled; runs with it are cancelled", Long: `Stop the use of a slot until it is enabled; runs with it are cancelled. It says
+done, or pending until when a Node that did not answer may still use a lease of
+before.`, Example: "  iop slot disable openai-main",
 	}, func(*cobra.Command) (slotCall, error) {
 		return slotCall{method: "POST", suffix: "/disable", word: "disabled", withdraws: true,
 			onState: func(ctx context.Context, store *state.Store, name execution.SlotName) (*state.Slot, error) {
@@ -257,7 +260,8 @@ known to somebody, must be replaced at the provider, and is refused from now on.
 
 func newSlotDeleteCommand() *cobra.Command {
 	return changeSlotCommand(&cobra.Command{
-		Use: "delete NAME", Short: "Remove a slot and its value; runs with it are cancelled", Example: "  iop slot delete openai-main",
+		Use: "delete NAME", Short: "Remove a slot and its value; runs with it are cancelled", Long: `Remove a slot and its value; runs with it are cancelled. It says done, or pending
+until when a Node that did not answer may still use a lease of before.`, Example: "  iop slot delete openai-main",
 	}, func(*cobra.Command) (slotCall, error) {
 		return slotCall{method: "DELETE", word: "removed", withdraws: true,
 			onState: func(ctx context.Context, store *state.Store, name execution.SlotName) (*state.Slot, error) {
@@ -284,7 +288,7 @@ func newSlotListCommand() *cobra.Command {
 				string(s.Name), string(s.Profile), strconv.FormatUint(uint64(s.Revision), 10), slotState(s), string(s.MasterKey), ago(&s.Updated), s.By,
 			}
 		},
-	}.command(&cobra.Command{Use: "list", Short: "List the slots, without their values", Example: "  iop slot list --json"})
+	}.command(&cobra.Command{Use: "list", Short: "List the slots, without their values", Long: `List the slots, without their values: profile, revision, state and last use.`, Example: "  iop slot list --json"})
 }
 
 // slotState is in a word whether a slot is leased.
@@ -303,7 +307,8 @@ func slotState(s *admin.Slot) string {
 func newSlotShowCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Show a slot, without its value", Example: "  iop slot show openai-main", Args: exactly("the slot's name"),
+		Use: "show NAME", Short: "Show a slot, without its value", Long: `Show a slot, without its value: profile, state, revision, the master key that seals
+it, and who changed it last.`, Example: "  iop slot show openai-main", Args: exactly("the slot's name"),
 	}
 	o := bindOperator(cmd)
 	jsonFlag(cmd, &asJSON)

@@ -12,15 +12,18 @@ import (
 )
 
 func newStatusCommand() *cobra.Command {
-	return showCommand("status", "Show what the Edge is doing, in a few lines", "/status", printStatus)
+	return showCommand("status", "Show what the Edge is doing, in a few lines", `Show what the Edge is doing, in a few lines: Nodes, runs, who waits, the file of
+routes and its fault, the models that can be run now. It fails where no Edge
+answers, so it serves as a health check.`, "/status", printStatus)
 }
 
 // showCommand is a command that prints what the admin API answers at a path.
-func showCommand[T any](name, short, path string, show func(io.Writer, *T) error) *cobra.Command {
+func showCommand[T any](name, short, long, path string, show func(io.Writer, *T) error) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     name,
 		Short:   short,
+		Long:    long,
 		Example: "  iop " + name + "\n  iop " + name + " --json",
 		Args:    exactly(),
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -18,11 +19,17 @@ type buildInfo struct {
 	Platform string `json:"platform"`
 }
 
+// revision is of the repository, where the linker was told: -ldflags "-X main.revision=...". A build in a clone knows it by
+// itself; one in a copy of the files, such as an image's, does not.
+var revision string
+
 func newVersionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "version",
-		Short:   "Print what this binary was built from",
+		Use:   "version",
+		Short: "Print what this binary was built from", Long: `Print what this binary was built from: version, revision of the repository, Go and
+platform. A binary that was built outside of the repository knows its revision
+where the builder gave it (-ldflags "-X main.revision=...").`,
 		Example: "  iop version --json",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,6 +62,7 @@ func (b buildInfo) line() string {
 
 func readBuildInfo() buildInfo {
 	info := buildInfo{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info.Revision = revision
 	build, ok := debug.ReadBuildInfo()
 	if !ok {
 		return info
@@ -65,7 +73,7 @@ func readBuildInfo() buildInfo {
 	for _, s := range build.Settings {
 		switch s.Key {
 		case "vcs.revision":
-			info.Revision = s.Value
+			info.Revision = cmp.Or(info.Revision, s.Value)
 		case "vcs.time":
 			info.Time = s.Value
 		case "vcs.modified":

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// waitShown is how long something may take before a person is told that it does.
+const waitShown = time.Second
+
+// onlyOnTerminal shows a line of progress if something takes long, and w is a terminal. What it returns ends that and
+// takes the line away; it must be called, and may be called more than once.
+func onlyOnTerminal(w io.Writer, what string) (stop func()) {
+	if !isTerminal(w) {
+		return func() {}
+	}
+	return showWait(w, what)
+}
+
+// showWait writes a line anew each second, from the first second on, until what it returns is called.
+func showWait(w io.Writer, what string) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(waitShown)
+		defer tick.Stop()
+		begin, width := time.Now(), 0
+		for {
+			select {
+			case <-done:
+				if width > 0 {
+					fmt.Fprintf(w, "\r%s\r", strings.Repeat(" ", width))
+				}
+				return
+			case <-tick.C:
+				line := fmt.Sprintf("%s, %s", what, brief(time.Since(begin)))
+				width = max(width, len(line))
+				fmt.Fprintf(w, "\r%-*s", width, line)
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		close(done)
+		<-ended
+	})
+}
