@@ -7,18 +7,28 @@ import (
 	"strconv"
 
 	"iop/openai"
+	"iop/openai/anthropic"
 	"iop/state"
 	"iop/tunnel"
 )
 
 // serveModels lists what can be run now, of what the key may use.
 func (s *Server) serveModels(w http.ResponseWriter, r *http.Request) {
-	key, e := s.authenticate(r, openai.FamilyOpenAI)
+	fam := familyOfRequest(r)
+	key, e := s.authenticate(r, fam)
+	var body []byte
+	switch {
+	case e != nil:
+	case fam == openai.FamilyAnthropic:
+		body, e = anthropicModels(s.modelsFor(key), r.URL.Query())
+	default:
+		body = openai.AppendModelList(nil, s.modelsFor(key))
+	}
 	if e != nil {
 		s.answer(w, r, e)
 		return
 	}
-	writeJSON(w, openai.AppendModelList(nil, s.modelsFor(key)))
+	writeJSON(w, fam, body)
 }
 
 // modelsFor returns the routes that have a target in service and that the key may use, by their names and aliases, and
@@ -54,7 +64,8 @@ const routeOwner = "iop"
 
 // serveModel tells of one model. Its id may hold slashes and colons.
 func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, id string) {
-	key, e := s.authenticate(r, openai.FamilyOpenAI)
+	fam := familyOfRequest(r)
+	key, e := s.authenticate(r, fam)
 	if e == nil {
 		_, e = s.routeFor(key, id)
 	}
@@ -68,17 +79,26 @@ func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, id string) {
 		s.answer(w, r, openai.ModelNotFound(id))
 		return
 	}
-	writeJSON(w, openai.AppendModel(nil, list[i]))
+	body := openai.AppendModel(nil, list[i])
+	if fam == openai.FamilyAnthropic {
+		body = anthropic.AppendModel(nil, &list[i])
+	}
+	writeJSON(w, fam, body)
 }
 
 func modelOf(m *tunnel.ModelInfo) openai.Model {
 	return openai.Model{ID: m.ID, Created: m.Created, OwnedBy: m.OwnedBy}
 }
 
-func writeJSON(w http.ResponseWriter, body []byte) {
+// writeJSON answers a request that is no run.
+func writeJSON(w http.ResponseWriter, fam openai.Family, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	h.Set("X-Request-Id", newRequestID())
+	id := newRequestID()
+	h.Set("X-Request-Id", id)
+	if fam == openai.FamilyAnthropic {
+		h.Set("Request-Id", id)
+	}
 	_, _ = w.Write(body)
 }

@@ -81,7 +81,7 @@ func (s *Server) serveOllama(w http.ResponseWriter, r *http.Request, path string
 		s.answer(w, r, e)
 		return
 	}
-	writeJSON(w, body)
+	writeJSON(w, openai.FamilyOllama, body)
 }
 
 // ollamaName is a model's name as Ollama writes it: with a tag, always.

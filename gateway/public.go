@@ -96,7 +96,7 @@ func (s *Server) allow(w http.ResponseWriter, r *http.Request, method string) bo
 // answer refuses a request that is no run.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, e *openai.Error) {
 	hurryBody(w, r)
-	openai.WriteError(w, familyOf(r.URL.Path), newRequestID(), e)
+	openai.WriteError(w, familyOfRequest(r), newRequestID(), e)
 }
 
 // familyOf says whose error shape a path has.

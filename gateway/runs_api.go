@@ -90,5 +90,5 @@ func (s *Server) serveRun(w http.ResponseWriter, r *http.Request, rest string) {
 		s.answer(w, r, openai.Internal())
 		return
 	}
-	writeJSON(w, body)
+	writeJSON(w, openai.FamilyOpenAI, body)
 }
