@@ -31,6 +31,8 @@ type Choice struct {
 	Annotations   []json.RawMessage
 	Logprobs      []json.RawMessage // an array each
 	Finish        Finish            // the zero value: the choice was not ended
+
+	order []piece // in which all that came; see Events
 }
 
 // Collector gathers the events of one run. The zero value is ready. It is for one goroutine.
@@ -48,6 +50,7 @@ type building struct {
 	signature     []byte // of the thought
 	thinking      bool   // the last of Reasoning is still growing
 	arguments     [][]byte
+	noted         [EventFailure + 1]int // of each kind, how many are in order
 }
 
 // Size returns how many bytes have been gathered, about: all of the content, and PieceSize for each piece that is
@@ -76,6 +79,7 @@ func (c *Collector) Add(e *Event) error {
 	b := &c.choices[e.Choice]
 	pieces := b.pieces()
 	err := b.add(e)
+	b.note(e)
 	c.size += len(e.Text) + len(e.Signature) + len(e.Redacted) + len(e.Logprobs) + len(e.Annotation) +
 		len(e.Call.ID) + len(e.Call.Name) + len(e.Call.Arguments) + len(e.Finish.StopWord) + PieceSize*(b.pieces()-pieces)
 	return err
@@ -83,7 +87,7 @@ func (c *Collector) Add(e *Event) error {
 
 // pieces is how many pieces are remembered by themselves.
 func (b *building) pieces() int {
-	return len(b.Reasoning) + len(b.ToolCalls) + len(b.Annotations) + len(b.Logprobs)
+	return len(b.Reasoning) + len(b.ToolCalls) + len(b.Annotations) + len(b.Logprobs) + len(b.order)
 }
 
 func (b *building) add(e *Event) error {

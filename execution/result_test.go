@@ -6,6 +6,32 @@ import (
 	"testing"
 )
 
+// TestEvents: the events that make an answer say it in its order.
+func TestEvents(t *testing.T) {
+	call := func(index int, id, arguments string) Event {
+		return Event{Kind: EventToolCall, Call: ToolCallDelta{Index: index, ID: id, Name: id, Arguments: arguments}}
+	}
+	var c Collector
+	for _, e := range []Event{
+		{Kind: EventReasoning, Text: "a"}, {Kind: EventReasoning, Text: "b", Signature: "s1"}, {Kind: EventText, Text: ""},
+		{Kind: EventText, Text: "one ", Logprobs: []byte("[1]")}, {Kind: EventAnnotation, Annotation: []byte("{}")}, {Kind: EventText, Text: "two", Logprobs: []byte("[ ]")},
+		{Kind: EventText, Logprobs: []byte("[2, 3]")}, {Kind: EventReasoning, Redacted: "r"}, {Kind: EventReasoning, Text: "c", Signature: "s2"},
+		call(0, "f", "{"), call(1, "g", "{}"), call(0, "", "}"), {Kind: EventText, Text: "three"}, {Kind: EventRefusal, Text: "no", Logprobs: []byte("[4]")},
+	} {
+		if err := c.Add(&e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []Event{
+		{Kind: EventReasoning, Text: "ab", Signature: "s1"}, {Kind: EventText, Text: "one two", Logprobs: []byte("[1,2, 3]")},
+		{Kind: EventAnnotation, Annotation: []byte("{}")}, {Kind: EventReasoning, Redacted: "r"}, {Kind: EventReasoning, Text: "c", Signature: "s2"},
+		call(0, "f", "{}"), call(1, "g", "{}"), {Kind: EventText, Text: "three"}, {Kind: EventRefusal, Text: "no", Logprobs: []byte("[4]")},
+	}
+	if got := c.Result().Choices[0].Events(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
 // TestCollectorSize: what costs memory counts, however small it is, and also what is no text.
 func TestCollectorSize(t *testing.T) {
 	const n = 1000
@@ -68,6 +94,7 @@ func TestCollector(t *testing.T) {
 	}
 	got := c.Result()
 	for i := range got.Choices {
+		got.Choices[i].order = nil
 		if !reflect.DeepEqual(got.Choices[i], want.Choices[i]) {
 			t.Errorf("choice %d: %+v\nwant %+v", i, got.Choices[i], want.Choices[i])
 		}

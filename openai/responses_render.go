@@ -257,33 +257,12 @@ func (r *responsesRenderer) Whole(dst []byte, result *execution.Result) ([]byte,
 	choice := &result.Choices[0]
 	var events []byte
 	add := func(e execution.Event) { events = r.Event(events[:0], &e) }
-	for _, thought := range choice.Reasoning {
-		add(execution.Event{Kind: execution.EventReasoning, Text: thought.Text, Signature: thought.Signature, Redacted: thought.Redacted})
-	}
-	add(execution.Event{Kind: execution.EventText, Text: choice.Text, Logprobs: joinLogprobs(choice)})
-	for _, annotation := range choice.Annotations {
-		add(execution.Event{Kind: execution.EventAnnotation, Annotation: annotation})
-	}
-	add(execution.Event{Kind: execution.EventRefusal, Text: choice.Refusal})
-	for i, call := range choice.ToolCalls {
-		add(execution.Event{Kind: execution.EventToolCall,
-			Call: execution.ToolCallDelta{Index: i, ID: call.ID, Name: call.Name, Arguments: call.Arguments}})
+	for _, e := range choice.Events() {
+		add(e)
 	}
 	add(execution.Event{Kind: execution.EventFinish, Finish: choice.Finish})
 	if r.failure != nil {
 		return dst, r.failure
 	}
 	return r.response(dst, r.end(result.Usage)), nil
-}
-
-// joinLogprobs makes one array of all pieces' logprobs, nil if there are none.
-func joinLogprobs(c *execution.Choice) []byte {
-	if len(c.Logprobs) == 0 {
-		return nil
-	}
-	all := []byte{'['}
-	for _, piece := range c.Logprobs {
-		all = joinArray(all, piece)
-	}
-	return append(all, ']')
 }

@@ -344,26 +344,11 @@ func (r *renderer) Whole(dst []byte, result *execution.Result) ([]byte, *openai.
 	from := len(dst)
 	dst = append(r.head(dst), `,"content":[`...)
 	empty := len(dst)
-	for i := range c.Reasoning {
-		dst = r.appendThought(dst, &c.Reasoning[i])
-	}
-	for _, text := range []string{c.Text, c.Refusal} {
-		if text != "" {
-			dst = openai.AppendString(append(dst, `{"type":"text","text":`...), text)
-			dst = append(dst, "},"...)
+	for _, e := range c.Events() {
+		var fault *openai.Error
+		if dst, fault = r.appendBlock(dst, &e, c.Finish.Reason); fault != nil {
+			return dst[:from], fault
 		}
-	}
-	for i := range c.ToolCalls {
-		call := &c.ToolCalls[i]
-		arguments := call.Arguments
-		if arguments == "" {
-			arguments = "{}"
-		}
-		if !openai.IsObject(arguments) {
-			return dst[:from], wholeArguments(c.Finish.Reason)
-		}
-		dst = r.appendCall(append(dst, `{"type":"tool_use"`...), i, call.ID, call.Name)
-		dst = append(append(dst, arguments...), "},"...)
 	}
 	if len(dst) > empty {
 		dst = dst[:len(dst)-1]
@@ -372,6 +357,30 @@ func (r *renderer) Whole(dst []byte, result *execution.Result) ([]byte, *openai.
 	dst = appendStop(dst, c.Finish, c.Refusal != "", len(c.ToolCalls) > 0)
 	dst = append(dst, `,"usage":`...)
 	return append(appendUsage(dst, result.Usage), '}'), nil
+}
+
+// appendBlock appends a block of a whole answer, with a comma behind it.
+func (r *renderer) appendBlock(dst []byte, e *execution.Event, reason execution.FinishReason) ([]byte, *openai.Error) {
+	switch e.Kind {
+	case execution.EventReasoning:
+		return r.appendThought(dst, e), nil
+	case execution.EventText, execution.EventRefusal:
+		if e.Text != "" {
+			dst = openai.AppendString(append(dst, `{"type":"text","text":`...), e.Text)
+			dst = append(dst, "},"...)
+		}
+	case execution.EventToolCall:
+		arguments := e.Call.Arguments
+		if arguments == "" {
+			arguments = "{}"
+		}
+		if !openai.IsObject(arguments) {
+			return dst, wholeArguments(reason)
+		}
+		dst = r.appendCall(append(dst, `{"type":"tool_use"`...), e.Call.Index, e.Call.ID, e.Call.Name)
+		dst = append(append(dst, arguments...), "},"...)
+	}
+	return dst, nil
 }
 
 // wholeArguments is the error of a call in a whole answer, whose input must be an object.
@@ -384,7 +393,7 @@ func wholeArguments(reason execution.FinishReason) *openai.Error {
 	return e
 }
 
-func (r *renderer) appendThought(dst []byte, p *execution.Part) []byte {
+func (r *renderer) appendThought(dst []byte, p *execution.Event) []byte {
 	if p.Redacted != "" {
 		dst = openai.AppendString(append(dst, `{"type":"redacted_thinking","data":`...), p.Redacted)
 		return append(dst, "},"...)
