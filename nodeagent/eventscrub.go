@@ -25,10 +25,13 @@ func (c *credential) eventScrubber() *eventScrubber {
 	return &eventScrubber{needles: c.needles(), choices: map[int]*choiceScrubber{}}
 }
 
-// sameText reports whether two events are pieces of one text.
+// sameText reports whether two events are pieces of one text. The signature of a thought is a text beside it.
 func sameText(a, b *execution.Event) bool {
-	return a.Kind == b.Kind && a.Call.Index == b.Call.Index
+	return a.Kind == b.Kind && a.Call.Index == b.Call.Index && signs(a) == signs(b)
 }
+
+// signs reports whether an event is a piece of a signature and nothing else.
+func signs(e *execution.Event) bool { return e.Signature != "" && e.Text == "" }
 
 // push gives what may go on of an event to emit, after what an event before it left.
 func (s *eventScrubber) push(e *execution.Event, emit func(*execution.Event) error) error {
@@ -47,6 +50,14 @@ func (s *eventScrubber) push(e *execution.Event, emit func(*execution.Event) err
 		}
 		return emit(s.masked(e))
 	}
+	if e.Text != "" && e.Signature != "" { // first the text, then what stands beside it
+		text, signature := *e, *e
+		text.Signature, signature.Text = "", ""
+		if err := s.push(&text, emit); err != nil {
+			return err
+		}
+		return s.push(&signature, emit)
+	}
 	if c == nil {
 		c = &choiceScrubber{scrub: scrubber{needles: s.needles}}
 		s.choices[e.Choice] = c
@@ -62,7 +73,9 @@ func (s *eventScrubber) push(e *execution.Event, emit func(*execution.Event) err
 // piece passes a piece of a choice's text.
 func (s *eventScrubber) piece(c *choiceScrubber, e *execution.Event, emit func(*execution.Event) error) error {
 	c.event = execution.Event{Kind: e.Kind, Choice: e.Choice, Call: execution.ToolCallDelta{Index: e.Call.Index}}
-	if e.Signature != "" || e.Redacted != "" { // opaque, and not of the text
+	if signs(e) {
+		c.event.Signature = "-" // says of which text it is
+	} else if e.Redacted != "" { // whole, and not of the text
 		if err := s.end(c, emit); err != nil {
 			return err
 		}
@@ -73,7 +86,7 @@ func (s *eventScrubber) piece(c *choiceScrubber, e *execution.Event, emit func(*
 	if had {
 		*text = string(c.scrub.push([]byte(*textOf(e))))
 	}
-	if *text == "" && had && out.Logprobs == nil && out.Call.ID == "" && out.Call.Name == "" {
+	if *text == "" && had && out.Logprobs == nil && out.Call.ID == "" && out.Call.Name == "" && out.Redacted == "" {
 		return nil // all of it waits
 	}
 	return emit(out)
@@ -81,8 +94,11 @@ func (s *eventScrubber) piece(c *choiceScrubber, e *execution.Event, emit func(*
 
 // textOf is where an event has its piece of text.
 func textOf(e *execution.Event) *string {
-	if e.Kind == execution.EventToolCall {
+	switch {
+	case e.Kind == execution.EventToolCall:
 		return &e.Call.Arguments
+	case signs(e):
+		return &e.Signature
 	}
 	return &e.Text
 }

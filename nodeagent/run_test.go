@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -390,6 +391,32 @@ func TestRunLeased(t *testing.T) {
 	other.open.BodyLength = uint64(len(other.body))
 	if end := serveNow(t, a, other); end.Code != execution.CodeCredentialRejected || len(got) != 0 {
 		t.Errorf("another input: ended as %+v", end)
+	}
+}
+
+// TestEventScrubberSignature: a signature comes in pieces, too, and is a text of its own.
+func TestEventScrubberSignature(t *testing.T) {
+	s := &eventScrubber{needles: newNeedleSet([]byte(canary)), choices: map[int]*choiceScrubber{}}
+	var c execution.Collector
+	take := func(e *execution.Event) error { return c.Add(e) }
+	push := func(e execution.Event) {
+		if err := s.push(&e, take); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push(execution.Event{Kind: execution.EventReasoning, Text: "thought" + canary[:1]})
+	for _, piece := range strings.Split("a"+canary+"b"+canary[:3], "") {
+		push(execution.Event{Kind: execution.EventReasoning, Signature: piece})
+	}
+	push(execution.Event{Kind: execution.EventReasoning, Text: canary[3:] + " "})
+	push(execution.Event{Kind: execution.EventReasoning, Text: canary[:2], Signature: "whole"})
+	push(execution.Event{Kind: execution.EventFinish, Finish: execution.Finish{Reason: execution.FinishStop}})
+	want := []execution.Part{
+		{Kind: execution.PartReasoning, Text: "thought" + canary[:1], Signature: "a" + strings.Repeat("*", len(canary)) + "b" + canary[:3]},
+		{Kind: execution.PartReasoning, Text: canary[3:] + " " + canary[:2], Signature: "whole"},
+	}
+	if got := c.Result().Choices[0].Reasoning; !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
