@@ -102,7 +102,7 @@ $(TESTCOUNT): $(wildcard .ci/testcount/*.go)
 
 .PHONY: programs
 programs:
-	@.ci/programs nginx promtool sqlite3 systemd-analyze || true
+	@.ci/programs nginx /usr/lib/nginx/modules/ngx_stream_module.so caddy promtool sqlite3 systemd-analyze || true
 
 .PHONY: sdk
 sdk: ## install the SDKs that the end-to-end tests drive, under .cache/sdk
