@@ -105,7 +105,11 @@ func appendAnthropicObject(dst []byte, e *Error) []byte {
 	dst = append(dst, `{"type":"`...)
 	dst = append(dst, anthropicType(e.Status)...)
 	dst = append(dst, `","message":`...)
-	dst = appendString(dst, namingParam(e))
+	message := namingParam(e)
+	if e.Code == codeContextLength {
+		message = overflowing(message)
+	}
+	dst = appendString(dst, message)
 	if e.Code == codeThreadUnsupported {
 		dst = append(dst, `,"details":{"error_code":"`+codeThreadUnsupported+`","unsupported":[]}`...)
 	}

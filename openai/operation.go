@@ -72,6 +72,8 @@ type Operation struct {
 	IncludeUsage bool       // stream_options.include_usage means something here
 	// MaxTokens is the parameter that bounds the answer's length in tokens, empty where there is no such thing.
 	MaxTokens string
+	// Options: sampling and the answer's length are not parameters of the request itself but of its member options.
+	Options bool
 }
 
 // Streams reports whether a request to this operation that says `stream: true` is answered with an event stream.
@@ -107,8 +109,8 @@ var operations = [...]Operation{
 	{ID: OpDetokenize, Name: "detokenize", Path: "/detokenize", Answer: AnswerUnary, JSON: true},
 	{ID: OpMessages, Name: "messages", Path: "/v1/messages", Answer: AnswerSSE, Stream: StreamMessages, JSON: true, MaxTokens: "max_tokens"},
 	{ID: OpCountTokens, Name: "messages.count_tokens", Path: "/v1/messages/count_tokens", Answer: AnswerUnary, JSON: true},
-	{ID: OpOllamaChat, Name: "ollama.chat", Path: "/api/chat", Answer: AnswerNDJSON, Stream: StreamOllama, JSON: true},
-	{ID: OpOllamaGenerate, Name: "ollama.generate", Path: "/api/generate", Answer: AnswerNDJSON, Stream: StreamOllama, JSON: true},
+	{ID: OpOllamaChat, Name: "ollama.chat", Path: "/api/chat", Answer: AnswerNDJSON, Stream: StreamOllama, JSON: true, Options: true},
+	{ID: OpOllamaGenerate, Name: "ollama.generate", Path: "/api/generate", Answer: AnswerNDJSON, Stream: StreamOllama, JSON: true, Options: true},
 	{ID: OpOllamaEmbed, Name: "ollama.embed", Path: "/api/embed", Answer: AnswerUnary, JSON: true},
 	{ID: OpOllamaEmbeddings, Name: "ollama.embeddings", Path: "/api/embeddings", Answer: AnswerUnary, JSON: true},
 }

@@ -24,9 +24,9 @@ type ParameterCap struct {
 // for each name that operations and engines have for it.
 const MaxTokensParameter = "max_tokens"
 
-// lengthNames are the names of the answer's length. The last is an engine's own, which goes before max_tokens there:
-// left alone it would undo a cap.
-var lengthNames = [...]string{MaxTokensParameter, "max_completion_tokens", "max_output_tokens", "n_predict"}
+// lengthNames are the names of the answer's length. Then comes an engine's own, which goes before max_tokens there: left
+// alone it would undo a cap. The last is that of Ollama's options.
+var lengthNames = [...]string{MaxTokensParameter, "max_completion_tokens", "max_output_tokens", "n_predict", optionLength}
 
 // ParameterIsLength reports whether a parameter is one of the names of the answer's length in tokens.
 func ParameterIsLength(name string) bool { return slices.Contains(lengthNames[:], name) }
@@ -84,25 +84,40 @@ func (e *Envelope) Plan(body []byte, op OpID, defaults []ParameterDefault, caps 
 	if len(defaults)+len(caps) == 0 || e.open == 0 {
 		return Edits{}, nil
 	}
-	p := planner{e: e, body: body}
-	p.op, _ = op.Operation()
+	operation, _ := op.Operation()
+	var splices []splice
+	var err *Error
+	if operation.Options {
+		splices, err = e.planOptions(body, operation, defaults, caps)
+	} else {
+		splices, err = e.planMembers(body, operation, defaults, caps)
+	}
+	if err != nil {
+		return Edits{}, err
+	}
+	return Edits{splices}, nil
+}
+
+// planMembers plans the members of one object, of which e knows where it begins.
+func (e *Envelope) planMembers(body []byte, op Operation, defaults []ParameterDefault, caps []ParameterCap) ([]splice, *Error) {
+	p := planner{e: e, body: body, op: op}
 	var room [8]parameter
 	p.list = room[:0]
 	if err := p.collect(defaults, caps); err != nil {
-		return Edits{}, err
+		return nil, err
 	}
 	if err := p.scan(); err != nil {
-		return Edits{}, err
+		return nil, err
 	}
 	for i := range p.list {
 		if err := p.settle(&p.list[i]); err != nil {
-			return Edits{}, err
+			return nil, err
 		}
 	}
 	if err := p.settleLength(); err != nil {
-		return Edits{}, err
+		return nil, err
 	}
-	return Edits{p.splices}, nil
+	return p.splices, nil
 }
 
 // parameter is one that a default or a cap is for.

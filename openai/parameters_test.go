@@ -68,7 +68,7 @@ func planned(t *testing.T, body string, op OpID, defaults []ParameterDefault, ca
 
 func TestPlan(t *testing.T) {
 	none, cap100 := []ParameterDefault(nil), []ParameterCap{{"max_tokens", 100}}
-	warm := []ParameterDefault{{"temperature", "0.2"}}
+	none2, warm := []ParameterCap(nil), []ParameterDefault{{"temperature", "0.2"}}
 	both := []ParameterCap{{"temperature", 1}, {"max_tokens", 100}}
 	for _, c := range []struct {
 		body     string
@@ -93,6 +93,17 @@ func TestPlan(t *testing.T) {
 		{`{"top_p":5}`, OpChatCompletions, none, []ParameterCap{{"top_p", 0.95}}, `{"top_p":0.95}`},
 		{`{"max_tokens":1e999}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`},
 		{`{"a":5,"b":7}`, OpChatCompletions, []ParameterDefault{{"b", "3"}}, []ParameterCap{{"a", 1e300}, {"b", 2}}, `{"a":5,"b":2}`},
+		// Ollama's options.
+		{`{"x":1}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100},"x":1}`},
+		{`{ }`, OpOllamaGenerate, warm, cap100, `{"options":{"temperature":0.2,"num_predict":100} }`},
+		{`{"options":null}`, OpOllamaChat, warm, none2, `{"options":{"temperature":0.2}}`},
+		{`{"options":{ },"x":1}`, OpOllamaChat, warm, cap100, `{"options":{"temperature":0.2,"num_predict":100 },"x":1}`},
+		{`{"options":{"num_predict":900,"num_ctx":5}}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100,"num_ctx":5}}`},
+		{`{"options":{"num_predict":-1}}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100}}`},
+		{`{"options":{"num_predict":5,"temperature":2}}`, OpOllamaGenerate, none, both, `{"options":{"num_predict":5,"temperature":1}}`},
+		{`{"options":{"num_ctx":5},"k":1}`, OpOllamaChat, []ParameterDefault{{"max_tokens", "7"}, {"keep_alive", `"5m"`}}, cap100,
+			`{"keep_alive":"5m","options":{"num_predict":7,"num_ctx":5},"k":1}`},
+		{`{"options":{"temperature":1}}`, OpOllamaEmbed, warm, cap100, `{"temperature":0.2,"options":{"temperature":1}}`},
 		// The answer's length.
 		{`{"x":1}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"x":1}`},
 		{`{"x":1}`, OpCompletions, none, cap100, `{"max_tokens":100,"x":1}`},
@@ -178,6 +189,22 @@ func TestPlanRefuses(t *testing.T) {
 	body := `{"x":1,"X":2,"x":3,"max_tokens":"y","max_tokens":1}`
 	if got, err := planned(t, body, OpEmbeddings, nil, []ParameterCap{{"max_tokens", 1}}, RewriteSpec{}); err != nil || got != body {
 		t.Errorf("%s, %v", got, err)
+	}
+}
+
+func TestPlanRefusesOptions(t *testing.T) {
+	for body, param := range map[string]string{
+		`{"options":{"num_predict":1,"num_predict":2}}`: "options.num_predict",
+		`{"options":{"Num_Predict":1}}`:                 "options.num_predict",
+		`{"options":{"num_predict":"1"}}`:               "options.num_predict",
+		`{"options":{"num_predict":1},"options":{}}`:    "options",
+		`{"Options":{"num_predict":1}}`:                 "options",
+		`{"options":[]}`:                                "options",
+	} {
+		got, err := planned(t, body, OpOllamaChat, nil, []ParameterCap{{"max_tokens", 100}}, RewriteSpec{})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Status != 400 || e.Param != param {
+			t.Errorf("%s: %s, %v; want param %s", body, got, err, param)
+		}
 	}
 }
 

@@ -451,7 +451,8 @@ func text(val []byte) string {
 	return unquote(val)
 }
 
-// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD; U+2028 and U+2029 are legal in JSON and stay.
+// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD. U+0085, U+2028 and U+2029, which JSON allows, are
+// escaped: clients that cut a stream into lines by Unicode's rules (Ollama's for Python) would cut the string.
 func appendString(dst []byte, s string) []byte {
 	return append(appendEscaped(append(dst, '"'), s), '"')
 }
@@ -471,6 +472,10 @@ func appendEscaped(dst []byte, s string) []byte {
 			if r == utf8.RuneError && size == 1 {
 				dst = append(append(dst, s[from:i]...), "\uFFFD"...)
 				from = i + 1
+			}
+			if r == '\u0085' || r == '\u2028' || r == '\u2029' {
+				dst = append(append(dst, s[from:i]...), '\\', 'u', hex[r>>12], hex[r>>8&15], hex[r>>4&15], hex[r&15])
+				from = i + size
 			}
 			i += size
 			continue

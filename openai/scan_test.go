@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func TestWellFormed(t *testing.T) {
 }
 
 func TestAppendString(t *testing.T) {
-	for _, s := range []string{"", "a", "ab\xffcd\"ef\ngh\x7fij", "\"\\/\b\f\n\r\t\x00\x1f\x7f", "é😀\u2028\u2029", "\xff\xc3", "<script>&"} {
+	for _, s := range []string{"", "a", "ab\xffcd\"ef\ngh\x7fij", "\"\\/\b\f\n\r\t\x00\x1f\x7f", "é😀\u2028\u2029 \u0085", "\xff\xc3", "<script>&"} {
 		b := appendString(nil, s)
 		var got string
 		if err := json.Unmarshal(b, &got); err != nil || got != string([]rune(s)) {
@@ -48,6 +49,9 @@ func TestAppendString(t *testing.T) {
 		}
 		if got != unquote(b) {
 			t.Errorf("%q: unquoted to %q", s, unquote(b))
+		}
+		if bytes.ContainsAny(b, "\n\r\u0085\u2028\u2029") {
+			t.Errorf("%q: on more than one line: %q", s, b)
 		}
 	}
 }

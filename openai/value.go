@@ -88,7 +88,8 @@ func (v Value) Empty() bool {
 	return ok && f == 0
 }
 
-// AppendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD; U+2028 and U+2029 are legal in JSON and stay.
+// AppendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD, and the ends of lines of Unicode are
+// escaped.
 func AppendString(dst []byte, s string) []byte { return appendString(dst, s) }
 
 // IsObject reports whether b is exactly one well-formed JSON object, with white space around it at most.

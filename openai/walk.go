@@ -69,7 +69,8 @@ func IsError(value []byte) bool { return isError(value) }
 
 // ReadFailure reads a provider's error in whichever of the families' shapes it is: an answer's body with its status, or the error
 // of a stream with 0, where the status is what the error itself says, if it does. Beside the status it holds the provider's own words
-// and none of ours, but for a message where there was none.
+// and none of ours, but for a message where there was none, and the code context_length_exceeded, in whichever words the provider
+// said that.
 func ReadFailure(status int, body []byte) *execution.Failure {
 	said := status
 	body = bytes.TrimSpace(body)
@@ -84,6 +85,9 @@ func ReadFailure(status int, body []byte) *execution.Failure {
 	}
 	if e.Message == "" {
 		e.Message = providerError(orStatus(said), nil).Message
+	}
+	if e.isOverflow() {
+		e.Code = codeContextLength
 	}
 	return &execution.Failure{Status: said, Type: cut(e.Type), Code: cut(e.Code), Message: cut(e.Message)}
 }

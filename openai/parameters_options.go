@@ -1,0 +1,99 @@
+package openai
+
+import (
+	"bytes"
+)
+
+// Ollama's native operations have sampling in an object of its own.
+const (
+	optionsMember = "options"
+	optionLength  = "num_predict"
+)
+
+// isOption reports whether a parameter is one of Ollama's options; what else there is stands in the request itself.
+func isOption(name string) bool {
+	switch name {
+	case "temperature", "top_p", "top_k", "min_p", "seed", "stop", "frequency_penalty", "presence_penalty", "repeat_penalty":
+		return true
+	}
+	return ParameterIsLength(name)
+}
+
+// planOptions is planMembers for an operation with options: each parameter is planned where it stands.
+func (e *Envelope) planOptions(body []byte, op Operation, defaults []ParameterDefault, caps []ParameterCap) ([]splice, *Error) {
+	var inside, outside struct {
+		defaults []ParameterDefault
+		caps     []ParameterCap
+	}
+	for _, d := range defaults {
+		if isOption(d.Name) {
+			inside.defaults = append(inside.defaults, d)
+		} else {
+			outside.defaults = append(outside.defaults, d)
+		}
+	}
+	for _, c := range caps {
+		if isOption(c.Name) {
+			inside.caps = append(inside.caps, c)
+		} else {
+			outside.caps = append(outside.caps, c)
+		}
+	}
+	splices, err := e.planMembers(body, op, outside.defaults, outside.caps)
+	if err != nil || len(inside.defaults)+len(inside.caps) == 0 {
+		return splices, err
+	}
+	p := planner{e: e, body: body, op: op, list: []parameter{{name: optionsMember}}}
+	if err := p.scan(); err != nil {
+		return nil, err
+	}
+	op.MaxTokens = optionLength
+	edits, err := e.planInside(body, p.list[0].at, op, inside.defaults, inside.caps)
+	return append(splices, edits...), err
+}
+
+// planInside plans the members of the options at that place of the body, which may be nowhere.
+func (e *Envelope) planInside(body []byte, at span, op Operation, defaults []ParameterDefault, caps []ParameterCap) ([]splice, *Error) {
+	absent := at == span{} || body[at.start] == 'n'
+	within, of := Envelope{open: 1, empty: true}, []byte("{}")
+	switch {
+	case absent:
+	case body[at.start] != '{':
+		return nil, InvalidRequest(optionsMember, "options must be an object")
+	default:
+		empty := len(bytes.TrimSpace(body[at.start+1:at.end-1])) == 0
+		within, of = Envelope{open: at.start + 1, empty: empty}, body
+	}
+	planned, err := within.planMembers(of, op, defaults, caps)
+	if err != nil {
+		if err.Param != "" {
+			err.Param, err.Message = optionsMember+"."+err.Param, optionsMember+"."+err.Message
+		}
+		return nil, err
+	}
+	var members []byte
+	var splices []splice
+	for _, s := range planned {
+		switch {
+		case !s.member:
+			splices = append(splices, s)
+		case len(members) > 0:
+			members = append(append(members, ','), s.with...)
+		default:
+			members = s.with
+		}
+	}
+	switch {
+	case len(members) == 0:
+	case !absent:
+		if !within.empty {
+			members = append(members, ',')
+		}
+		splices = append(splices, splice{span: span{within.open, within.open}, with: members})
+	case at != span{}:
+		splices = append(splices, splice{span: at, with: append(append([]byte{'{'}, members...), '}')})
+	default:
+		splices = append(splices, e.insert(append(append([]byte(`"options":{`), members...), '}')))
+	}
+	return splices, nil
+}
