@@ -38,12 +38,14 @@ const (
 	AuditNodeDisallowed
 	AuditNodeDenied   // the subject is the certificate's serial number, if it is that
 	AuditNodeUndenied // as before
+	AuditModelPulled  // into the Ollama of a Node; the subject is its provider and the model
+	AuditModelDeleted // from there; as before
 )
 
 var auditActionNames = [...]string{
 	"", "lease_issued", "lease_refused", "lease_revoked", "slot_set", "slot_rotated", "slot_enabled", "slot_disabled",
 	"slot_revoked", "slot_deleted", "slot_raised", "slot_rewrapped", "profile_set", "profile_deleted", "node_allowed",
-	"node_disallowed", "node_denied", "node_undenied",
+	"node_disallowed", "node_denied", "node_undenied", "model_pulled", "model_deleted",
 }
 
 // String returns the action as APIs and logs write it.

@@ -191,7 +191,7 @@ func TestPruneAudit(t *testing.T) {
 
 func TestAuditNames(t *testing.T) {
 	seen := make(map[string]bool)
-	for action := AuditLeaseIssued; action <= AuditNodeUndenied; action++ {
+	for action := AuditLeaseIssued; action <= AuditModelDeleted; action++ {
 		again, err := ParseAuditAction(action.String())
 		if err != nil || again != action || seen[action.String()] {
 			t.Errorf("%v: %v, %v", action, again, err)

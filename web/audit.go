@@ -14,7 +14,7 @@ var auditFilters = []string{"action", "actor", "slot", "node", "run"}
 var auditActions = []string{
 	"lease_issued", "lease_refused", "lease_revoked", "slot_set", "slot_rotated", "slot_enabled", "slot_disabled", "slot_revoked",
 	"slot_deleted", "slot_raised", "slot_rewrapped", "profile_set", "profile_deleted", "node_allowed", "node_disallowed",
-	"node_denied", "node_undenied",
+	"node_denied", "node_undenied", "model_pulled", "model_deleted",
 }
 
 // auditData is what the page of the audit shows.

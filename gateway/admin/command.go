@@ -232,11 +232,14 @@ func (a *api) callOllama(r *http.Request, op OllamaOperation) (OllamaCall, *Olla
 	}
 	answer, err := a.edge.Ollama(r.Context(), call)
 	if err != nil {
+		a.noteModel(r, call, call.Provider, err)
 		return call, nil, err
 	}
 	if answer.Status >= http.StatusBadRequest {
 		defer answer.Body.Close()
-		return call, nil, providerRefusal(answer)
+		err := providerRefusal(answer)
+		a.noteModel(r, call, answer.Provider, err)
+		return call, nil, err
 	}
 	if op == OllamaDelete || op == OllamaPull {
 		a.done(r, "ollama "+op.String(), "node", call.Node, "provider", answer.Provider, "request", string(call.Body), "session_id", call.Session)
@@ -270,6 +273,7 @@ func (a *api) ollama(r *http.Request, op OllamaOperation) (any, error) {
 	}
 	defer answer.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(answer.Body, maxOllamaAnswer+1))
+	a.noteModel(r, call, answer.Provider, err)
 	if err != nil {
 		return nil, err
 	}
@@ -298,11 +302,14 @@ func (a *api) ollamaPull(w http.ResponseWriter, r *http.Request) error {
 	flush := http.NewResponseController(w)
 	buf := make([]byte, 16<<10)
 	last := byte('\n')
+	var progress pullProgress
 	for {
 		n, err := answer.Body.Read(buf)
 		if n > 0 {
+			progress.write(buf[:n])
 			if _, werr := w.Write(buf[:n]); werr != nil || flush.Flush() != nil {
-				return nil // the operator has gone, and closing the body ends the pull
+				a.noteModel(r, call, answer.Provider, errOperatorLeft)
+				return nil // and closing the body ends the pull
 			}
 			last = buf[n-1]
 		}
@@ -312,6 +319,10 @@ func (a *api) ollamaPull(w http.ResponseWriter, r *http.Request) error {
 		case last != '\n':
 			_, _ = w.Write([]byte("\n"))
 		}
+		if r.Context().Err() != nil {
+			err = errOperatorLeft
+		}
+		a.noteModel(r, call, answer.Provider, progress.end(err))
 		if !errors.Is(err, io.EOF) {
 			_ = json.NewEncoder(w).Encode(map[string]string{"error": a.failureOf(r, err).message})
 		}
