@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -253,11 +254,18 @@ func (d *ollamaStream) send(open string, text []byte, shut string) error {
 	b := appendString(append(d.x.data[:0], `{"model":`...), d.a.model)
 	b = time.Now().UTC().AppendFormat(append(b, `,"created_at":"`...), time.RFC3339Nano)
 	b = append(append(b, `",`...), open...)
-	b = append(appendString(b, text), shut...)
+	from := len(b)
+	b = appendString(b, text)
+	if bytes.ContainsAny(b[from:], "\u2028\u2029") { // Ollama is written in Go, whose encoder does this
+		b = append(b[:from], goLines.Replace(string(b[from:]))...)
+	}
+	b = append(b, shut...)
 	b = append(b, `,"done":false}`...)
 	d.x.data = b
 	return d.x.line(b)
 }
+
+var goLines = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`)
 
 func (d *ollamaStream) begin() error { return nil }
 
