@@ -19,6 +19,7 @@ type chatMessage struct {
 	Reasoning        string          `json:"reasoning"` // another name of reasoning_content
 	ToolCalls        []chatToolCall  `json:"tool_calls"`
 	Annotations      json.RawMessage `json:"annotations" hint:"citations of an answer's text are for people"`
+	Parsed           json.RawMessage `json:"parsed" hint:"the client's own reading of content"`
 	Audio            json.RawMessage `json:"audio" refuse:"there is no stored audio here"`
 	FunctionCall     json.RawMessage `json:"function_call" refuse:"functions were replaced by tools; use tool_calls"`
 
@@ -33,6 +34,8 @@ type chatToolCall struct {
 	Function struct {
 		Name      string `json:"name"`
 		Arguments string `json:"arguments"`
+		// OpenAI's own clients add it to what they were told, and give it back.
+		ParsedArguments json.RawMessage `json:"parsed_arguments" hint:"the client's own reading of arguments"`
 	} `json:"function"`
 	Custom json.RawMessage `json:"custom" refuse:"there are no custom tools here"`
 }

@@ -108,8 +108,8 @@ func TestParseChatMessages(t *testing.T) {
 			{"type":"input_audio","input_audio":{"data":"aGk=","format":"wav"}},
 			{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,aGk="}},
 			{"type":"file","file":{"file_id":"file_1"}}]},
-		{"role":"assistant","content":null,"refusal":null,"annotations":[],"audio":null,"function_call":null,"reasoning_content":"hm",
-			"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]},
+		{"role":"assistant","content":null,"refusal":null,"annotations":[],"parsed":{"a":1},"audio":null,"function_call":null,"reasoning_content":"hm",
+			"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":"{}","parsed_arguments":{}}}]},
 		{"role":"tool","tool_call_id":"c1","content":"42"},
 		{"role":"assistant","content":[{"type":"text","text":"no: "},{"type":"refusal","refusal":"can't"}],"reasoning":"why"},
 		{"role":"assistant","content":"","refusal":"won't"}]}`)

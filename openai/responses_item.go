@@ -190,6 +190,7 @@ func outputText(raw []byte) (execution.Part, *Error) {
 		Text        *string         `json:"text"`
 		Annotations json.RawMessage `json:"annotations" hint:"citations of an answer's text are for people"`
 		Logprobs    json.RawMessage `json:"logprobs" hint:"how likely a former answer was changes nothing"`
+		Parsed      json.RawMessage `json:"parsed" hint:"the client's own reading of text"`
 	}
 	if err := decode(raw, &p); err != nil {
 		return execution.Part{}, err
@@ -272,6 +273,8 @@ func (b *inputBuilder) call(raw []byte) *Error {
 		Name      string `json:"name"`
 		Arguments string `json:"arguments"`
 		Async     bool   `json:"async"`
+
+		ParsedArguments json.RawMessage `json:"parsed_arguments" hint:"the client's own reading of arguments"`
 	}
 	if err := decode(raw, &c); err != nil {
 		return err
