@@ -86,6 +86,7 @@ type exchange struct {
 	noUsage bool               // the provider refused stream_options
 	sent    sentBody
 	norm    *normalized // once a target needed it, else nil
+	leftOut []string    // of the route's defaults, from the normalized run
 	answer  answer
 
 	chunks chunkTimes

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ const (
 type normalized struct {
 	request *openai.Request // its Input is nil once input was made
 	input   []byte          // as it goes out; nil once it need not be sent again
+	paid    int64           // of the body budget, for the input
 	noUsage bool            // this attempt's provider is not asked for usage
 
 	// Of one attempt.
@@ -77,7 +79,8 @@ func (x *exchange) normalize() error {
 		return errBudget
 	}
 	x.held += n
-	request, e := parsers[x.op.ID](x.env.Rewrite(x.body, openai.RewriteSpec{Edits: x.edits}))
+	paid := n
+	request, e := x.parse()
 	if e != nil {
 		return &parseError{e}
 	}
@@ -89,10 +92,49 @@ func (x *exchange) normalize() error {
 		return errBudget
 	} else if more > 0 {
 		x.held += more
+		paid += more
 	}
 	request.Input = nil
-	x.norm = &normalized{request: request, input: input}
+	x.norm = &normalized{request: request, input: input, paid: paid}
 	return nil
+}
+
+// parse reads the client's request with the route's parameters in it. A default that the client's protocol has no word
+// for is left out: the client did not ask for it.
+func (x *exchange) parse() (*openai.Request, *openai.Error) {
+	edits := x.edits
+	for {
+		if len(x.leftOut) > 0 {
+			var err error
+			if edits, err = x.env.Plan(x.body, x.op.ID, x.defaults(), x.route.Parameters.Caps); err != nil {
+				return nil, asError(err)
+			}
+		}
+		request, e := parsers[x.op.ID](x.env.Rewrite(x.body, openai.RewriteSpec{Edits: edits}))
+		if e == nil || !x.leaveOut(e.Param) {
+			return request, e
+		}
+	}
+}
+
+// defaults are the route's, without what was left out.
+func (x *exchange) defaults() []openai.ParameterDefault {
+	return slices.DeleteFunc(slices.Clone(x.route.Parameters.Defaults), func(d openai.ParameterDefault) bool {
+		return slices.Contains(x.leftOut, d.Name)
+	})
+}
+
+// leaveOut leaves a default of the route out of the normalized run, as neither the client's protocol nor the provider's
+// adapter can carry it. False: the parameter is none, or left out already, so it is the client's own.
+func (x *exchange) leaveOut(param string) bool {
+	param = strings.TrimPrefix(param, "options.") // Ollama's
+	for _, d := range x.route.Parameters.Defaults {
+		if d.Name == param && !slices.Contains(x.leftOut, param) {
+			x.leftOut = append(x.leftOut, param)
+			return true
+		}
+	}
+	return false
 }
 
 // start is for a new attempt.
@@ -375,6 +417,12 @@ func (x *exchange) unsupported(end *execution.Terminal, ticket *admission.Ticket
 	f := x.norm.failure
 	e := openai.InvalidRequest(x.param(f.Param), told(f.Message))
 	e.Code = "unsupported_parameter"
+	if !x.reply.answered && x.leaveOut(e.Param) {
+		x.held -= x.norm.paid
+		x.s.bodies.give(x.share, x.norm.paid)
+		x.norm = nil // it is made anew
+		return &verdict{terminal: *end, problem: e, next: nextAgain}
+	}
 	return &verdict{terminal: *end, problem: e, next: nextOtherKind, kinds: ticket.Kind}
 }
 
