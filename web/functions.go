@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ var functions = template.FuncMap{
 	"bytes":   byteCount,
 	"clock":   func(v any) string { return timeOf(v).UTC().Format("2006-01-02 15:04:05 UTC") },
 	"pathseg": url.PathEscape,
+	"has":     slices.Contains[[]string],
 	"share":   func(part, whole int) int { return 100 * part / max(whole, 1) },
 	"share64": func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
 	"words":   strings.Fields,

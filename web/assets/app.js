@@ -8,6 +8,9 @@ document.addEventListener("htmx:afterRequest", (e) => {
   if (e.detail.xhr && e.detail.xhr.status > 0) document.getElementById("offline").hidden = true;
 });
 
+// What somebody opened stays open when the part of the page around it is replaced.
+Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) => !(name === "open" && element.tagName === "DETAILS");
+
 // [data-copy]: copies the text of the element that it names.
 document.addEventListener("click", async (e) => {
   const button = e.target.closest("[data-copy]");

@@ -5,30 +5,44 @@
   const strokes = () => [colour("--accent"), colour("--good"), colour("--warn")];
   const short = (n) => n >= 1e9 ? (n / 1e9).toFixed(1) + " G" : n >= 1e6 ? (n / 1e6).toFixed(1) + " M" : n >= 1e4 ? (n / 1e3).toFixed(0) + " k" : String(Math.round(n * 100) / 100);
 
+  const day = (text) => Date.parse(text + "T00:00:00Z") / 1000;
+  const at = (time, bars) => bars ? new Date(time * 1000).toISOString().slice(0, 10) : new Date(time * 1000).toLocaleTimeString();
+  const said = (v) => v == null ? "none" : short(v);
+
   function draw(host, series, data, bars) {
     host.textContent = "";
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
     const paths = bars ? uPlot.paths.bars({ size: [0.8, 40] }) : undefined;
     return new uPlot({
-      width: Math.max(host.clientWidth - 16, 200), height: Number(host.dataset.height || 220),
+      width: width(host), height: height(host),
       legend: { live: true }, cursor: { y: false },
-      scales: { x: { time: true, range: host.dataset.from ? () => [Date.parse(host.dataset.from + "T00:00:00Z") / 1000 - 43200, Date.parse(host.dataset.to + "T00:00:00Z") / 1000 + 43200] : undefined }, y: { range: (u, lo, hi) => [0, Math.max(hi, 1) * 1.05] } },
+      scales: { x: { time: true, range: () => bars ? [day(host.dataset.from) - 43200, day(host.dataset.to) + 43200] : [Date.now() / 1000 - 3600, Date.now() / 1000] }, y: { range: (u, lo, hi) => [0, Math.max(hi, 1) * 1.05] } },
       axes: [axis, { ...axis, size: 60, values: (u, ticks) => ticks.map(short) }],
-      series: [{}, ...series.map((label, i) => ({ label, stroke: strokes()[i % 3], width: 2, paths, fill: bars ? strokes()[i % 3] + "55" : undefined, points: { show: false }, value: (u, v) => v == null ? "" : short(v) }))],
+      series: [{ label: "at", value: (u, v) => v == null ? (bars ? "the last day" : "now") : at(v, bars) }, ...series.map((label, i) => ({ label, stroke: strokes()[i % 3], width: 2, paths, fill: bars ? strokes()[i % 3] + "55" : undefined, points: { show: false }, value: (u, v, s, i) => said(i == null ? u.data[s].at(-1) : v) }))],
     }, data, host);
   }
 
+  const width = (host) => Math.max(host.clientWidth - 16, 200), height = (host) => Number(host.dataset.height || 220);
+  function resized(host, plot) {
+    new ResizeObserver(() => { if (plot()) plot().setSize({ width: width(host), height: height(host) }); }).observe(host);
+  }
+
+  // What draws a chart returns what draws it anew, in other colours.
   // [data-chart=days] data-source=ID: a table of day, input and output tokens.
   function days(host) {
     const rows = [...document.getElementById(host.dataset.source).rows].map((row) => [...row.cells].map((cell) => cell.textContent));
-    const data = [rows.map((r) => Date.parse(r[0] + "T00:00:00Z") / 1000), rows.map((r) => Number(r[1])), rows.map((r) => Number(r[2]))];
-    draw(host, ["input tokens", "output tokens"], data, true);
+    const data = [rows.map((r) => day(r[0])), rows.map((r) => Number(r[1])), rows.map((r) => Number(r[2]))];
+    let plot;
+    const again = () => { if (plot) plot.destroy(); plot = draw(host, ["input tokens", "output tokens"], data, true); };
+    again();
+    resized(host, () => plot);
+    return again;
   }
 
   // [data-chart=series] data-source=URL data-series="a|b": {"time": [...], "a": [...]}; asked for again every 5 s.
   function series(host) {
     const names = host.dataset.series.split("|"), keys = host.dataset.keys.split("|");
-    let plot;
+    let plot, data;
     const load = async () => {
       if (document.hidden && plot) return;
       let got;
@@ -37,18 +51,18 @@
         if (!reply.ok) return;
         got = await reply.json();
       } catch { return; }
-      const data = [got.time, ...keys.map((k) => got[k])];
+      data = [got.time, ...keys.map((k) => got[k])];
       if (plot) plot.setData(data); else plot = draw(host, names, data, false);
     };
     load();
     setInterval(load, 5000);
-    new ResizeObserver(() => { if (plot) plot.setSize({ width: Math.max(host.clientWidth - 16, 200), height: Number(host.dataset.height || 220) }); }).observe(host);
+    resized(host, () => plot);
+    return () => { if (plot) { plot.destroy(); plot = draw(host, names, data, false); } };
   }
 
   const kinds = { days, series };
   addEventListener("DOMContentLoaded", () => {
-    const start = () => document.querySelectorAll("[data-chart]").forEach((host) => kinds[host.dataset.chart](host));
-    start();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
+    const charts = [...document.querySelectorAll("[data-chart]")].map((host) => kinds[host.dataset.chart](host));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach((again) => again()));
   });
 })();
