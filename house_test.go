@@ -61,6 +61,7 @@ var homes = map[string][]string{
 	"modernc.org/sqlite":            {"state"},
 	"github.com/pressly/goose":      {"state"},
 	"github.com/openai/openai-go":   {"e2e"},
+	"github.com/chromedp/":          {"e2e"},
 	"github.com/getkin/kin-openapi": {}, // for tests
 	"database/sql":                  {"state"},
 	"go.yaml.in/yaml":               {"gateway"},
