@@ -93,7 +93,7 @@ test-image: ## the image from source: the stages of deploy/Dockerfile, for amd64
 	@.ci/docker go test -tags docker -count=1 -v -timeout 30m -run '^(TestImageFromSource|TestBinaryForEachArchitecture)$$' ./e2e/deploy
 
 .PHONY: test-e2e
-test-e2e: $(TESTCOUNT) sdk programs ## real processes, real SDKs, faults
+test-e2e: $(TESTCOUNT) sdk programs browser ## real processes, real SDKs, a real browser, faults
 	@go test -json -count=1 -timeout 60m $(E2E) 2>&1 | $(TESTCOUNT) read $(RESULTS)/e2e.json
 
 $(TESTCOUNT): $(wildcard .ci/testcount/*.go)
@@ -107,6 +107,10 @@ programs:
 .PHONY: sdk
 sdk: ## install the SDKs that the end-to-end tests drive, under .cache/sdk
 	@e2e/sdk/setup.sh
+
+.PHONY: browser
+browser: ## install what the console's tests drive: Chromium by apt-get where it is missing, axe-core under .cache/axe
+	@e2e/browser/setup.sh
 
 .PHONY: test-engine
 test-engine: ## the whole path on a real inference engine; builds llama.cpp the first time (ten minutes)
