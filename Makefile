@@ -37,7 +37,7 @@ dev: ## Edge and Node in one process, on a provider found here or on the built-i
 
 .PHONY: build
 build: ## bin/iop, one static binary
-	@CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/iop ./cmd/iop
+	@CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X main.revision=$$(git rev-parse HEAD 2>/dev/null)" -o bin/iop ./cmd/iop
 
 .PHONY: check
 check: ## what to run before each commit, under two minutes: format, vet, staticcheck, short tests

@@ -187,13 +187,20 @@ func refusal(response *http.Response) error {
 var stepAfter = map[string]string{
 	"invalid_admin_token": "set IOP_EDGE_STATE to the Edge's state, or IOP_ADMIN_TOKEN_FILE",
 	"run_not_found":       "iop runs lists them",
-	"not_found":           "the matching list command has them",
 	"no_config_file":      "start the Edge with --config",
 	"not_managed":         "docs/managed-mode.md leads to managed mode",
 	"slot_unusable":       "iop slot show tells its state",
 	"profile_in_use":      "iop slot list shows which slots have it",
-	"unknown_path":        "the Edge is of another version: compare iop version with iop status",
+	"unknown_path":        "is that the admin API of an Edge of this version? (IOP_ADMIN_URL, --admin-url)",
 	"internal_error":      "iop doctor edge looks for what may be wrong",
+}
+
+// listedBy adds to an error that says that there is no such thing which command lists those that there are.
+func listedBy(command string, err error) error {
+	if refused, ok := errors.AsType[*apiError](err); ok && refused.code == "not_found" || errors.Is(err, state.ErrNotFound) {
+		return fmt.Errorf("%w; \"%s\" has those that there are", err, command)
+	}
+	return err
 }
 
 // apiError is an error that the admin API answered with.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -91,4 +92,50 @@ func TestComposeUsesRealCommands(t *testing.T) {
 			t.Errorf("%s is no setting", m[1])
 		}
 	}
+}
+
+// TestDocumentsHangTogether: each link between documents leads somewhere, and the index has every document.
+func TestDocumentsHangTogether(t *testing.T) {
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(files) < 15 {
+		t.Fatalf("%d documents, %v", len(files), err)
+	}
+	index := readText(t, "../../docs/README.md")
+	for _, file := range files {
+		if name := filepath.Base(file); name != "README.md" && !strings.Contains(index, "("+name+")") {
+			t.Errorf("docs/README.md does not list %s", name)
+		}
+	}
+	top, err := filepath.Glob("../../*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for _, file := range append(append(files, top...), "../../tunnel/wire/README.md") {
+		for _, m := range link.FindAllStringSubmatch(readText(t, file), -1) {
+			target, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			path := file
+			if target != "" {
+				path = filepath.Join(filepath.Dir(file), target)
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: a link to %s leads nowhere", strings.TrimPrefix(file, "../../"), m[1])
+			} else if anchor != "" && !anchors(readText(t, path))[anchor] {
+				t.Errorf("%s: %s has no part %s", strings.TrimPrefix(file, "../../"), path, anchor)
+			}
+		}
+	}
+}
+
+// anchors are the names under which a page's headings can be linked to.
+func anchors(text string) map[string]bool {
+	names := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		names[strings.ReplaceAll(name, " ", "-")] = true
+	}
+	return names
 }

@@ -253,7 +253,7 @@ func oneKeyCommand(cmd *cobra.Command, prepare func(*cobra.Command) (keyCall, er
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", id, err)
+			return fmt.Errorf("%s: %w", id, listedBy("iop key list", err))
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), key)

@@ -75,7 +75,7 @@ until the Node's process is started anew.`,
 		}
 		var answer any
 		if err := o.call(cmd.Context(), "POST", "/nodes/"+url.PathEscape(args[0])+"/"+action, nil, &answer); err != nil {
-			return err
+			return nextStep(args[0], err)
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), answer)

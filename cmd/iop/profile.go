@@ -72,7 +72,7 @@ master key, so where no Edge runs, --master-key-file.`,
 			return onStateFault(err)
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", onTerminal(args[0]), err)
+			return fmt.Errorf("%s: %w", onTerminal(args[0]), listedBy("iop profile list", err))
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), profile)
@@ -120,7 +120,7 @@ func newProfileDeleteCommand() *cobra.Command {
 			return store.DeleteProfile(ctx, execution.ProfileName(args[0]), byCommand)
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", onTerminal(args[0]), err)
+			return fmt.Errorf("%s: %w", onTerminal(args[0]), listedBy("iop profile list", err))
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), map[string]any{"name": args[0]})

@@ -136,7 +136,7 @@ func newRevokeCommand(kind, short, long, path string, revoke func(context.Contex
 			return revoke(cmd.Context(), store, id)
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", id, err)
+			return fmt.Errorf("%s: %w", id, listedBy("iop "+kind+" list", err))
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), answer)

@@ -77,7 +77,7 @@ func changeSlotCommand(cmd *cobra.Command, prepare func(*cobra.Command) (slotCal
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", onTerminal(name), err)
+			return fmt.Errorf("%s: %w", onTerminal(name), listedBy("iop slot list", err))
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), change)
@@ -326,7 +326,7 @@ it, and who changed it last.`, Example: "  iop slot show openai-main", Args: exa
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", onTerminal(args[0]), err)
+			return fmt.Errorf("%s: %w", onTerminal(args[0]), listedBy("iop slot list", err))
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), slot)
