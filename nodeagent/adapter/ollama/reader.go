@@ -205,6 +205,9 @@ func (r *reader) call(data []byte) error {
 		Index: r.calls, ID: adapter.Text(openai.Member(data, "id")), Name: adapter.Text(openai.Member(f, "name")),
 		Arguments: string(openai.Member(f, "arguments")),
 	}
+	if v := openai.Member(f, "arguments"); len(v) > 0 && v[0] == '"' { // their text, as other protocols have it
+		c.Arguments = adapter.Text(v)
+	}
 	if c.Name == "" {
 		return adapter.Malformed("the provider's tool call has no name")
 	}
