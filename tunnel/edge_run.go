@@ -270,18 +270,12 @@ func (r *Run) frameLocked(h wire.FrameHeader, payload []byte) {
 	}
 }
 
-// droppedLocked counts a frame that nobody wants; PHASE still frees the place, and credit still flows to a run that
-// is being cancelled, so that its sender is never stuck.
+// droppedLocked counts a frame that nobody wants; PHASE still frees the place. The run was cancelled, so its sender waits for
+// no more credit of its own; that of the session was given back when the frame was read.
 func (r *Run) droppedLocked(h wire.FrameHeader, payload []byte) {
 	r.link.metrics.FramesDropped.Add(1)
-	switch h.Type {
-	case wire.TypePhase:
+	if h.Type == wire.TypePhase {
 		_ = r.phaseFrameLocked(payload)
-	case wire.TypeBody, wire.TypeEvent:
-		r.rx.allow -= len(payload)
-		if !r.tx.dead {
-			r.consumedLocked(len(payload))
-		}
 	}
 }
 

@@ -526,3 +526,57 @@ func TestEventFrames(t *testing.T) {
 	p.close()
 	n.close()
 }
+
+// What a Node still sends of a run that was decided without it is dropped: it is no fault, however much it is, and the
+// session goes on, with its credit.
+func TestEventsAfterTheDecision(t *testing.T) {
+	for name, typ := range map[string]wire.Type{"events": wire.TypeEvent, "bodies": wire.TypeBody} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEdgeRig(t, nil)
+				p, s := e.node("n")
+				var released atomic.Int32
+				run, err := s.Open(OpenSpec{Open: normalizedOpen(), Released: func() { released.Add(1) }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.expect(wire.TypeOpen, nil)
+				run.Cancel(execution.CodeClientGone, "gone")
+				p.expect(wire.TypeCancel, nil)
+				if _, end := collectEvents(t, run); end.Code != execution.CodeCancelTimeout {
+					t.Fatalf("%+v", end)
+				}
+				const frames = 64
+				piece := AppendRunEvent(nil, &execution.Event{Kind: execution.EventText, Text: strings.Repeat("x", 4<<10)})
+				for range frames {
+					p.sendBytes(typ, 1, piece)
+				}
+				granted := 0
+				for granted < frames*len(piece)-sessionGrantStep {
+					if f := p.expect(wire.TypeWindow, nil); f.Stream == 0 {
+						n, err := wire.ParseWindow(f.payload)
+						if err != nil {
+							t.Fatal(err)
+						}
+						granted += int(n)
+					} else {
+						t.Fatal("credit for a run that is over")
+					}
+				}
+				if m := e.acc.Metrics(); m.StreamErrors.Load() != 0 || m.FramesDropped.Load() != frames || s.OpenRuns() != 1 || released.Load() != 0 {
+					t.Errorf("%d faults, %d frames dropped, %d runs, released %d", m.StreamErrors.Load(), m.FramesDropped.Load(), s.OpenRuns(), released.Load())
+				}
+				if b, ok := run.Take(); ok {
+					t.Errorf("after the end: %+v", b)
+				}
+				p.send(wire.TypeEnd, 1, &wire.End{Outcome: 1})
+				synctest.Wait()
+				if s.OpenRuns() != 0 || released.Load() != 1 {
+					t.Errorf("%d runs, released %d", s.OpenRuns(), released.Load())
+				}
+				p.close()
+				e.close()
+			})
+		})
+	}
+}
