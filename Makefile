@@ -85,7 +85,7 @@ test-postgres: $(TESTCOUNT) ## the tests of the state on a throw-away PostgreSQL
 # Counts as one test, which is skipped where there is no Docker engine and none can be started.
 .PHONY: test-docker
 test-docker: $(TESTCOUNT) ## the compose stack brought up, used, broken and taken down on a Docker engine
-	@$(TESTCOUNT) check $(RESULTS)/docker.json docker .ci/docker go test -tags docker -count=1 -timeout 10m -run '^(TestComposeStack|TestUnitFilters)$$' ./e2e/deploy
+	@$(TESTCOUNT) check $(RESULTS)/docker.json docker .ci/docker go test -tags docker -count=1 -timeout 15m -run '^(TestComposeStack|TestUnitFilters)$$' ./e2e/deploy
 
 # Not part of it: it compiles everything anew, in a container and for another architecture, which takes minutes.
 .PHONY: test-image

@@ -38,6 +38,7 @@ type compose struct {
 	program []string // docker-compose, or docker compose
 	env     []string
 	project string
+	backup  string            // a file that the guide makes
 	port    map[string]string // by the variable that sets it
 }
 
@@ -54,7 +55,7 @@ func composePrograms() (programs [][]string) {
 
 func newCompose(t *testing.T, program []string, images map[string]string) *compose {
 	t.Helper()
-	c := &compose{t: t, program: program, project: fmt.Sprintf("ioptest%d", os.Getpid()), port: map[string]string{}}
+	c := &compose{t: t, program: program, project: fmt.Sprintf("ioptest%d", os.Getpid()), backup: filepath.Join(t.TempDir(), "backup"), port: map[string]string{}}
 	for variable, image := range images {
 		c.env = append(c.env, variable+"="+image)
 	}
@@ -227,6 +228,8 @@ func useStack(t *testing.T, c *compose) {
 			}
 		case strings.Contains(block, "iop nodes") && !strings.Contains(out, "node-2"):
 			t.Errorf("%s", out)
+		case strings.Contains(block, "docker cp"):
+			c.restore()
 		}
 	}
 	eventually(t, time.Minute, "three Nodes are online", func() bool { return len(c.nodes("edge")) == 3 })
@@ -259,14 +262,42 @@ func (c *compose) enter(block string) string {
 		return " up -d --no-build " + strings.Join(services, " ") + "\nuntil " + compose + " --profile ollama --profile managed exec -T " +
 			edge + " /iop nodes | grep " + node + " | grep -qE 'sim-|llama'; do sleep 0.3; done\n"
 	}
-	return command(c.t, c.env, "timeout", "120", "bash", "-euc", strings.NewReplacer(
+	return command(c.t, c.env, "timeout", "300", "bash", "-euc", strings.NewReplacer(
 		"docker compose -f deploy/docker-compose.yml build edge\n", "",
 		"docker compose -f deploy/docker-compose.yml up -d\n", compose+up("", "edge", "node-2"),
 		"docker compose -f deploy/docker-compose.yml --profile ollama up -d\n", compose+" --profile ollama"+up("ollama", "edge", "node-ollama"),
 		"docker compose -f deploy/docker-compose.yml --profile managed up -d\n", compose+" --profile managed"+up("managed", "edge-managed", "node-1"),
 		"docker compose -f deploy/docker-compose.yml", compose,
+		"docker cp", docker+" cp", "iop-backup.tar", c.backup,
 		"127.0.0.1:8480", "127.0.0.1:"+c.port["IOP_PORT"], "127.0.0.1:8580", "127.0.0.1:"+c.port["IOP_MANAGED_PORT"],
 	).Replace(block))
+}
+
+// restore puts the backup back under a state that has gone on, as the guide says, and sees that it counts.
+func (c *compose) restore() {
+	c.t.Helper()
+	late := strings.TrimSpace(c.do("exec", "-T", "edge", "/iop", "key", "create", "--name", "made later"))
+	edge := c.inspect("edge").ID
+	c.do("stop", "edge")
+	command(c.t, nil, "bash", "-euc", `"$0" cp - "$1:/var/lib/iop" < "$2"`, docker, edge, c.backup)
+	c.do("start", "edge")
+	eventually(c.t, time.Minute, "the Edge is back", func() bool {
+		_, err := c.try("exec", "-T", "edge", "/iop", "status")
+		return err == nil
+	})
+	req, err := http.NewRequest("GET", "http://127.0.0.1:"+c.port["IOP_PORT"]+"/v1/models", nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+late)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusUnauthorized {
+		c.t.Errorf("a key that was made after the backup: %s", res.Status)
+	}
 }
 
 // checkHardening: what we start may do little, and is well.
