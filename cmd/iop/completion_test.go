@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,14 +50,33 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// lockedText keeps what is written to it.
+type lockedText struct {
+	mu   sync.Mutex
+	text string // guarded by mu
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text += string(p)
+	return len(p), nil
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text
+}
+
 // TestShowWait: a person is told after a second, each second, and nothing of it stays.
 func TestShowWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out lockedText
 		stop := showWait(&out, "waiting")
 		time.Sleep(waitShown - time.Millisecond)
 		synctest.Wait()
-		if out.Len() > 0 {
+		if out.String() != "" {
 			t.Errorf("too early: %q", out.String())
 		}
 		time.Sleep(2 * waitShown)

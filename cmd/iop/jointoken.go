@@ -33,7 +33,8 @@ func newJoinTokenCreateCommand() *cobra.Command {
 	var ttl span
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a join token; it is shown once", Long: `Make a join token; it is shown once: alone on standard output, or in the file of
+		Short: "Make a join token; it is shown once",
+		Long: `Make a join token; it is shown once: alone on standard output, or in the file of
 --out. Bind it to a name with --node where you can: who has an unbound one may
 join under any free name.`,
 		Example: `  iop join-token create --node gpu-3 > token

@@ -72,7 +72,8 @@ func newKeyCreateCommand() *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make an API key; it is shown once", Long: `Make an API key; it is shown once: alone on standard output, or in the file of
+		Short: "Make an API key; it is shown once",
+		Long: `Make an API key; it is shown once: alone on standard output, or in the file of
 --out. Without limits it may do what it likes with every model.`,
 		Example: `  iop key create --name alice
   iop key create --name ci --owner team-a --routes 'llama*,qwen*' --expires 30d --json

@@ -10,6 +10,11 @@ func TestErrorsNameTheNextStep(t *testing.T) {
 	edge := startEdge(t)
 	url := " --admin-url http://" + edge.admin
 	there := url + " --state " + edge.state
+	for _, line := range []string{"nodes", "routes", "key list", "join-token list", "slot list"} {
+		if status, _, stderr := execute(t, strings.Fields(line+there)...); status != exitOK || !strings.HasPrefix(stderr, "none yet: ") {
+			t.Errorf("iop %s: status %d, %q", line, status, stderr)
+		}
+	}
 	for line, want := range map[string]string{
 		"key show nosuch" + there:                                      "iop key list",
 		"key revoke nosuch" + there:                                    "iop key list",

@@ -14,7 +14,8 @@ import (
 func newNodesCommand() *cobra.Command {
 	cmd := newViewCommand(&cobra.Command{
 		Use:   "nodes",
-		Short: "List the Nodes that are connected or were, with their providers", Long: `List the Nodes that are connected or were, with their providers: a line for each
+		Short: "List the Nodes that are connected or were, with their providers",
+		Long: `List the Nodes that are connected or were, with their providers: a line for each
 provider. Of a Node that is away it shows when it was last seen, and how its last
 session ended.`,
 		Example: "  iop nodes\n  iop nodes --json\n  iop nodes show gpu-3",

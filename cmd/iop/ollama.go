@@ -94,7 +94,8 @@ func (m *ollamaModel) shortDigest() string {
 func newOllamaListCommand() *cobra.Command {
 	return bindOllama(&cobra.Command{
 		Use: "list NODE", Aliases: []string{"ls"},
-		Short: "List the models that a Node's Ollama has", Long: `List the models that a Node's Ollama has on its disk, with size and age.`,
+		Short:   "List the models that a Node's Ollama has",
+		Long:    `List the models that a Node's Ollama has on its disk, with size and age.`,
 		Example: "  iop ollama list gpu-3\n  iop ollama list gpu-3 --json",
 	}, func(c *ollamaCommand, cmd *cobra.Command, args []string) error {
 		return c.list(cmd, args[0], "tags", "NAME ID SIZE MODIFIED", func(m *ollamaModel) []string {
@@ -105,8 +106,9 @@ func newOllamaListCommand() *cobra.Command {
 
 func newOllamaLoadedCommand() *cobra.Command {
 	return bindOllama(&cobra.Command{
-		Use:   "ps NODE",
-		Short: "List the models that a Node's Ollama has in memory", Long: `List the models that a Node's Ollama has in memory now, and until when.`,
+		Use:     "ps NODE",
+		Short:   "List the models that a Node's Ollama has in memory",
+		Long:    `List the models that a Node's Ollama has in memory now, and until when.`,
 		Example: "  iop ollama ps gpu-3",
 	}, func(c *ollamaCommand, cmd *cobra.Command, args []string) error {
 		return c.list(cmd, args[0], "ps", "NAME ID SIZE VRAM CONTEXT UNTIL", func(m *ollamaModel) []string {
@@ -136,7 +138,8 @@ func (c *ollamaCommand) list(cmd *cobra.Command, node, operation, header string,
 func newOllamaShowCommand() *cobra.Command {
 	return bindOllama(&cobra.Command{
 		Use:   "show NODE MODEL",
-		Short: "Show what a Node's Ollama knows of a model", Long: `Show what a Node's Ollama knows of a model: family, parameters, quantization, context
+		Short: "Show what a Node's Ollama knows of a model",
+		Long: `Show what a Node's Ollama knows of a model: family, parameters, quantization, context
 and capabilities. --json has all that Ollama says.`,
 		Example: "  iop ollama show gpu-3 llama3.2:3b\n  iop ollama show gpu-3 llama3.2:3b --json",
 	}, func(c *ollamaCommand, cmd *cobra.Command, args []string) error {
@@ -172,7 +175,8 @@ and capabilities. --json has all that Ollama says.`,
 func newOllamaDeleteCommand() *cobra.Command {
 	return bindOllama(&cobra.Command{
 		Use: "rm NODE MODEL", Aliases: []string{"delete"},
-		Short: "Delete a model from a Node's Ollama", Long: `Delete a model from a Node's Ollama. Clients can't ask for it any more; runs under
+		Short: "Delete a model from a Node's Ollama",
+		Long: `Delete a model from a Node's Ollama. Clients can't ask for it any more; runs under
 way are Ollama's to end.`,
 		Example: "  iop ollama rm gpu-3 llama3.2:3b",
 	}, func(c *ollamaCommand, cmd *cobra.Command, args []string) error {

@@ -31,15 +31,36 @@ func newViewCommand[T any](cmd *cobra.Command, path, header string, rows func(*T
 		for i := range list.Data {
 			table = append(table, rows(&list.Data[i])...)
 		}
+		if len(table) == 0 {
+			sayEmpty(cmd, path)
+		}
 		return printTable(cmd.OutOrStdout(), header, table)
 	}
 	return cmd
 }
 
+// whenEmpty is how the first of a kind comes about, by the path of the admin API that lists it.
+var whenEmpty = map[string]string{
+	"/nodes":       "\"iop join-token create --node NAME\" makes what a Node needs to join",
+	"/routes":      "each model that a Node offers becomes one, and \"iop edge --config\" takes a file of them",
+	keysPath:       "\"iop key create --name NAME\" makes one",
+	joinTokensPath: "\"iop join-token create --node NAME\" makes one",
+	slotsPath:      "\"iop slot set NAME --profile PROFILE\" makes one",
+	"/profiles":    "\"iop profile set NAME\" makes one",
+}
+
+// sayEmpty says on standard error that there is none, and how to get one.
+func sayEmpty(cmd *cobra.Command, path string) {
+	if step := whenEmpty[path]; step != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "none yet: %s\n", step)
+	}
+}
+
 func newRoutesCommand() *cobra.Command {
 	return newViewCommand(&cobra.Command{
 		Use:   "routes",
-		Short: "List what clients can ask for, and the providers that serve it now", Long: `List what clients can ask for, and the providers that serve it now: breaker, rest,
+		Short: "List what clients can ask for, and the providers that serve it now",
+		Long: `List what clients can ask for, and the providers that serve it now: breaker, rest,
 load and weight of each target. Where a column is empty there is nothing to say.`,
 		Example: "  iop routes\n  iop routes --json",
 	}, "/routes", "ROUTE POLICY WAITING GROUP NODE PROVIDER MODEL STATE LOAD WEIGHT LOADED", routeRows)
@@ -95,7 +116,8 @@ func targetState(t *admin.Target) string {
 func newQueueCommand() *cobra.Command {
 	return newViewCommand(&cobra.Command{
 		Use:   "queue",
-		Short: "List who waits, for what, and for how long", Long: `List who waits, for what, and for how long: a line for each route and principal
+		Short: "List who waits, for what, and for how long",
+		Long: `List who waits, for what, and for how long: a line for each route and principal
 with requests that no provider has a place for.`,
 		Example: "  iop queue\n  iop queue --json",
 	}, "/queue", "ROUTE WAITING LIMIT OLDEST PACE PRINCIPAL THEIRS WEIGHT", queueRows)

@@ -21,7 +21,8 @@ func newRunsCommand() *cobra.Command {
 	var query runQuery
 	cmd := &cobra.Command{
 		Use:   "runs",
-		Short: "List the runs under way and the last ones that ended; --follow shows them as they end", Long: `List the runs under way and the last ones that ended. With --follow it goes on with
+		Short: "List the runs under way and the last ones that ended; --follow shows them as they end",
+		Long: `List the runs under way and the last ones that ended. With --follow it goes on with
 each run that ends, until Ctrl-C. What ended badly has its code under STATE and what
 the Node knows under DETAIL, which clients never see.`,
 		Example: `  iop runs --limit 20
@@ -156,7 +157,8 @@ func newCancelCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "cancel RUN",
-		Short: "Cancel a run; the Node ends its request to the provider", Long: `Cancel a run; the Node ends its request to the provider. The client is told
+		Short: "Cancel a run; the Node ends its request to the provider",
+		Long: `Cancel a run; the Node ends its request to the provider. The client is told
 run_cancelled. It is too late for a run that has ended: the exit status is 1.`,
 		Example: "  iop cancel run_4x2k…",
 		Args:    exactly("the run's id"),

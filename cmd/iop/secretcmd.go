@@ -107,6 +107,9 @@ func (l inventory[T]) command(cmd *cobra.Command) *cobra.Command {
 		for i := range list.Data {
 			rows = append(rows, l.row(&list.Data[i]))
 		}
+		if len(rows) == 0 {
+			sayEmpty(cmd, l.path)
+		}
 		return printTable(cmd.OutOrStdout(), l.header, rows)
 	}
 	return cmd

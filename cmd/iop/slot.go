@@ -196,7 +196,8 @@ func newSlotSetCommand() *cobra.Command {
 func newSlotRotateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate NAME",
-		Short: "Give a slot another value; runs with the old one finish", Long: `Give a slot another value; runs with the old one finish. No lease of the old value
+		Short: "Give a slot another value; runs with the old one finish",
+		Long: `Give a slot another value; runs with the old one finish. No lease of the old value
 is made once it has answered; pending says until when a run of before may use it.`,
 		Example: `  iop slot rotate openai-main --value-file key
   iop slot rotate openai-main < key`,

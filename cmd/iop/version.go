@@ -27,7 +27,8 @@ func newVersionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print what this binary was built from", Long: `Print what this binary was built from: version, revision of the repository, Go and
+		Short: "Print what this binary was built from",
+		Long: `Print what this binary was built from: version, revision of the repository, Go and
 platform. A binary that was built outside of the repository knows its revision
 where the builder gave it (-ldflags "-X main.revision=...").`,
 		Example: "  iop version --json",

@@ -1,0 +1,48 @@
+package nodeagent
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestExamine: one look tells what a Node would offer, and why it would not; no key is in what it tells.
+func TestExamine(t *testing.T) {
+	const key = "sk-canary-7c21"
+	file := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+key {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = w.Write([]byte(`{"object":"list","data":[{"id":"b"},{"id":"a"}]}`))
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	specs := []ProviderSpec{
+		{ID: "good", Engine: OpenAIEngine, URL: server.URL, KeyFile: file, Capacity: 3},
+		{ID: "keyless", Engine: OpenAIEngine, URL: server.URL},
+		{ID: "gone", Engine: OpenAIEngine, URL: "http://127.0.0.1:1", KeyFile: file},
+		{ID: "wrong", URL: "ftp://h"},
+	}
+	all := Examine(t.Context(), specs)
+	if good := all[0]; good.Err != nil || good.Capacity != 3 || strings.Join(good.Models, " ") != "a b" {
+		t.Errorf("%+v", good)
+	}
+	if keyless := all[1]; !keyless.Listless || keyless.Err == nil {
+		t.Errorf("%+v", keyless)
+	}
+	if gone := all[2]; !gone.Unreachable || gone.Err == nil || strings.Contains(gone.Err.Error(), key) {
+		t.Errorf("%+v", gone)
+	}
+	if wrong := all[3]; wrong.Err == nil || wrong.Unreachable {
+		t.Errorf("%+v", wrong)
+	}
+}
