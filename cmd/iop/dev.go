@@ -392,7 +392,7 @@ func (r devReady) print(w io.Writer) error {
   base URL     %s
   API key      %s
   models       %s
-  admin API    %s
+  console      %s/admin/
   admin token  %s
 
   curl -N %s/chat/completions -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' -d '{"model":%q,"stream":true,"messages":[{"role":"user","content":"Hello"}]}'

@@ -119,7 +119,7 @@ func TestDevPrints(t *testing.T) {
 	if err := ready.print(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{ready.BaseURL, ready.APIKey, ready.AdminURL, ready.AdminToken, "a-embed, b", `"model":"b"`, "curl -N http://127.0.0.1:8480/v1/chat/completions"} {
+	for _, want := range []string{ready.BaseURL, ready.APIKey, ready.AdminURL + "/admin/", ready.AdminToken, "a-embed, b", `"model":"b"`, "curl -N http://127.0.0.1:8480/v1/chat/completions"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, out.String())
 		}

@@ -24,11 +24,11 @@ import (
 // tab is one tab of a browser. Whatever goes wrong in its pages, and every request that leaves the console's origin,
 // fails the test.
 type tab struct {
-	t      *testing.T
-	ctx    context.Context
-	origin string
+	t   *testing.T
+	ctx context.Context
 
 	mu      sync.Mutex
+	origin  string   // guarded by mu where it is changed
 	faults  []string // guarded by mu
 	allowed []string // guarded by mu; texts of faults that are meant
 	asked   []string // guarded by mu; what dialogs said
@@ -37,12 +37,15 @@ type tab struct {
 // watching is run in each page before its own scripts.
 const watching = `addEventListener("securitypolicyviolation", (e) => console.error("policy: " + e.violatedDirective + " " + e.blockedURI + " " + e.sourceFile + ":" + e.lineNumber));`
 
+// otherHost is a name that the browser takes for another machine's.
+const otherHost = "admin.example.com"
+
 // openTab starts a browser for the console at origin.
 func openTab(t *testing.T, origin string) *tab {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
 		chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()),
-		chromedp.Flag("disable-gpu", true), chromedp.Flag("no-proxy-server", true), chromedp.Flag("force-color-profile", "srgb"),
+		chromedp.IgnoreCertErrors, chromedp.Flag("disable-gpu", true), chromedp.Flag("no-proxy-server", true), chromedp.Flag("host-resolver-rules", "MAP "+otherHost+" 127.0.0.1"), chromedp.Flag("force-color-profile", "srgb"),
 		chromedp.Env("DBUS_SESSION_BUS_ADDRESS=/dev/null"),
 	)
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
@@ -82,7 +85,10 @@ func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 func (b *tab) event(e any) {
 	switch e := e.(type) {
 	case *network.EventRequestWillBeSent:
-		if at := e.Request.URL; !strings.HasPrefix(at, b.origin+"/") && !strings.HasPrefix(at, "data:") && at != "about:blank" {
+		b.mu.Lock()
+		origin := b.origin
+		b.mu.Unlock()
+		if at := e.Request.URL; !strings.HasPrefix(at, origin+"/") && !strings.HasPrefix(at, "data:") && at != "about:blank" {
 			b.fault("a request leaves the console's origin: " + at)
 		}
 	case *log.EventEntryAdded:

@@ -96,7 +96,12 @@ func (p *process) text() string {
 // start runs the binary with args until the test ends.
 func start(t *testing.T, name string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: name, cmd: exec.Command(binary, args...), done: make(chan struct{})}
+	return startCommand(t, name, exec.Command(binary, args...))
+}
+
+func startCommand(t *testing.T, name string, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, name: name, cmd: cmd, done: make(chan struct{})}
 	p.cmd.Env, p.cmd.Dir = cleanEnv(), t.TempDir()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := p.cmd.Start(); err != nil {

@@ -32,17 +32,18 @@ const (
 // story is an operator's day: one browser, and the processes that it is about.
 type story struct {
 	*tab
-	edge   *process
-	dir    string
-	public string // http://127.0.0.1:port
-	token  string // of the admin
-	join   string // a join token, read off the page
-	key    string // an API key, read off the page
-	sim    string
-	ollama string
-	slow   string // an Ollama that takes its time to pull
-	node   *process
-	whole  *testing.T // the test that the parts are subtests of
+	edge      *process
+	dir       string
+	public    string // http://127.0.0.1:port
+	edgeAdmin string // the same of the admin listener
+	token     string // of the admin
+	join      string // a join token, read off the page
+	key       string // an API key, read off the page
+	sim       string
+	ollama    string
+	slow      string // an Ollama that takes its time to pull
+	node      *process
+	whole     *testing.T // the test that the parts are subtests of
 }
 
 // TestConsole is one flow: each part goes on where the former ended.
@@ -55,7 +56,7 @@ func TestConsole(t *testing.T) {
 		{"sign in", s.signsIn}, {"what finds faults", s.catches}, {"pages without anything", s.emptyPages}, {"a Node joins", s.nodeJoins}, {"a hostile Node joins", s.evilNode}, {"a key is made", s.makesKey},
 		{"a run streams and is cancelled", s.watchesRun}, {"a Node is drained", s.drains}, {"a model is pulled", s.pulls},
 		{"a slot is rotated", s.rotates}, {"the playground", s.plays}, {"usage", s.usage}, {"a Node goes", s.nodeGoes}, {"keyboard", s.keyboard},
-		{"pages with everything", s.fullPages}, {"sign out", s.signsOut},
+		{"pages with everything", s.fullPages}, {"sign out", s.signsOut}, {"plain HTTP from elsewhere", s.inTheOpen}, {"behind nginx", s.behindNginx},
 	}
 	for _, part := range parts {
 		ok := t.Run(part.name, func(t *testing.T) {
@@ -72,7 +73,7 @@ func TestConsole(t *testing.T) {
 func newStory(t *testing.T) *story {
 	dir := t.TempDir()
 	listen, admin := freePort(t), freePort(t)
-	s := &story{dir: dir, public: "http://" + listen, whole: t}
+	s := &story{dir: dir, public: "http://" + listen, edgeAdmin: "http://" + admin, whole: t}
 	master := filepath.Join(dir, "master-key")
 	iop(t, nil, "master-key", "create", master)
 	s.edge = start(t, "edge", "edge", "--listen", listen, "--admin-listen", admin, "--state", "sqlite://"+filepath.Join(dir, "iop.db"), "--master-key-file", master)
@@ -298,7 +299,7 @@ func (s *story) start(name string, args ...string) *process { return start(s.who
 // get asks the admin API.
 func (s *story) get(path string) string {
 	s.t.Helper()
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.origin+path, nil)
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.edgeAdmin+path, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -483,4 +484,21 @@ func (s *story) signsOut(t *testing.T) {
 	}
 	s.open("/admin/nodes")
 	s.until("nothing is shown", "location.pathname === '/admin/sign-in'")
+}
+
+// inTheOpen comes over plain HTTP from what is another machine to the browser: no session is kept, and the page says so.
+func (s *story) inTheOpen(t *testing.T) {
+	s.mu.Lock()
+	s.origin = strings.Replace(s.origin, "127.0.0.1", otherHost, 1)
+	s.mu.Unlock()
+	s.allow("Cross-Origin-Opener-Policy header has been ignored") // what the browser says of any page in the open
+	s.open("/admin/sign-in")
+	s.shows("over that your browser keeps no session")
+	s.looksAtThis(t, "in-the-open")
+	s.fill("#token", s.token)
+	s.submit("main button")
+	s.until("it asks again", "location.pathname === '/admin/sign-in'")
+	if cookies := s.cookies(); len(cookies) != 0 {
+		t.Errorf("the browser keeps %+v", cookies)
+	}
 }

@@ -8,6 +8,9 @@ document.addEventListener("htmx:afterRequest", (e) => {
   if (e.detail.xhr && e.detail.xhr.status > 0) document.getElementById("offline").hidden = true;
 });
 
+// [data-insecure]: shown where the browser keeps no session, as the page came in the open.
+if (!window.isSecureContext) document.querySelectorAll("[data-insecure]").forEach((e) => { e.hidden = false; });
+
 // What somebody opened stays open when the part of the page around it is replaced.
 Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) => !(name === "open" && element.tagName === "DETAILS");
 
