@@ -7,9 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"iop/execution"
 	"iop/gateway"
@@ -19,15 +17,8 @@ import (
 // reportCPU reports the process's CPU time per operation: on a machine with other work, wall time says little. All of
 // the client, the Edge and the Node is in it.
 func reportCPU(b *testing.B, each int, unit string) func() {
-	used := func() time.Duration {
-		var u syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	before := used()
-	return func() { b.ReportMetric(float64((used()-before).Nanoseconds())/float64(b.N*each), unit) }
+	before := processCPU(b)
+	return func() { b.ReportMetric(float64((processCPU(b)-before).Nanoseconds())/float64(b.N*each), unit) }
 }
 
 // BenchmarkUnary is one small request through client, Edge, tunnel and a Node whose provider costs nothing, all in one

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -64,16 +63,9 @@ func BenchmarkLeasedRun(b *testing.B) {
 // cpuOf returns the process's CPU time that f takes.
 func cpuOf(b *testing.B, f func()) time.Duration {
 	b.Helper()
-	used := func() time.Duration {
-		var u syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	before := used()
+	before := processCPU(b)
 	f()
-	return used() - before
+	return processCPU(b) - before
 }
 
 // leasedBench is an Edge and a real Node in managed mode.

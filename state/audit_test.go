@@ -327,7 +327,7 @@ func BenchmarkAuditLease(b *testing.B) {
 	s := openURL(b, fileURL(b))
 	n := 0
 	b.ReportAllocs()
-	before := cpu(b)
+	before := processCPU(b)
 	for b.Loop() { // with its writing
 		for range leaseBatch {
 			entry := leaseEntry(n)
@@ -341,5 +341,5 @@ func BenchmarkAuditLease(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(n), "cpu-us/entry")
+	b.ReportMetric(float64((processCPU(b)-before).Microseconds())/float64(n), "cpu-us/entry")
 }

@@ -3,7 +3,6 @@ package state
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,16 +27,6 @@ func fill(b *testing.B, s *Store) time.Time {
 	return at
 }
 
-// cpu returns the CPU time that the process has used.
-func cpu(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // BenchmarkAddUsage writes as the meter does: a thousand runs at a time, with a timeout, 2,000 a second. Look at cpu-us/run.
 func BenchmarkAddUsage(b *testing.B) {
 	s := openURL(b, fileURL(b))
@@ -46,7 +35,7 @@ func BenchmarkAddUsage(b *testing.B) {
 	at := time.Now()
 	n := 0
 	b.ReportAllocs()
-	before := cpu(b)
+	before := processCPU(b)
 	for b.Loop() {
 		records := make([]UsageRecord, 1000)
 		for i := range records {
@@ -58,7 +47,7 @@ func BenchmarkAddUsage(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(n), "cpu-us/run")
+	b.ReportMetric(float64((processCPU(b)-before).Microseconds())/float64(n), "cpu-us/run")
 }
 
 func BenchmarkUsage(b *testing.B) {
@@ -72,13 +61,13 @@ func BenchmarkUsage(b *testing.B) {
 		"one-day":            {From: at.AddDate(0, 0, 30), To: at.AddDate(0, 0, 31), By: []Dimension{ByModel}},
 	} {
 		b.Run(name, func(b *testing.B) {
-			before := cpu(b)
+			before := processCPU(b)
 			for b.Loop() {
 				if _, err := s.UsageSummary(b.Context(), q); err != nil {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
+			b.ReportMetric(float64((processCPU(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 		})
 	}
 	b.Run("export", func(b *testing.B) {
