@@ -308,6 +308,9 @@ func TestDoctorNodeTLS(t *testing.T) {
 		"no name":   {"--edge http://edge.invalid", "tunnel", "does not resolve"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if through, err := http.ProxyFromEnvironment(httptest.NewRequest("GET", "http://edge.invalid", nil)); name == "no name" && (through != nil || err != nil) {
+				t.Skip("a proxy resolves names here")
+			}
 			args := append([]string{"node", "--name", "n", "--join-token", "njt-iop_x", "--provider", "s=http://127.0.0.1:1"}, strings.Fields(test.args)...)
 			_, d := diagnose(t, args...)
 			d.has(t, test.check, verdictFailed, test.text)
