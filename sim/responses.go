@@ -143,10 +143,12 @@ func (in *responsesRequest) object(created int64) map[string]any {
 		"parallel_tool_calls": true, "previous_response_id": in.Previous,
 		"reasoning": map[string]any{"effort": nil, "summary": nil}, "store": true, "temperature": 1.0, "top_p": 1.0,
 		"text":       or(in.Text, `{"format":{"type":"text"}}`),
-		"tools":      or(in.Tools, `[]`),
+		"tools":      toolsTold(or(in.Tools, `[]`)),
 		"metadata":   or(in.Metadata, `{}`),
 		"truncation": "disabled", "usage": nil, "user": or(in.User, "null"),
 		"tool_choice": or(in.ToolChoice, `"auto"`),
+		"background":  false, "completed_at": nil, "frequency_penalty": 0.0, "max_tool_calls": nil, "presence_penalty": 0.0,
+		"prompt_cache_key": nil, "safety_identifier": or(in.SafetyID, "null"), "service_tier": "default", "top_logprobs": 0,
 	}
 	if in.Instructions != nil {
 		o["instructions"] = in.Instructions.text
@@ -164,6 +166,20 @@ func (in *responsesRequest) object(created int64) map[string]any {
 		o["store"] = *in.Store
 	}
 	return o
+}
+
+// toolsTold repeats the tools with what the client left to the server.
+func toolsTold(tools json.RawMessage) any {
+	var list []map[string]any
+	if json.Unmarshal(tools, &list) != nil {
+		return tools
+	}
+	for _, t := range list {
+		if _, given := t["strict"]; t["type"] == "function" && !given {
+			t["strict"] = true
+		}
+	}
+	return list
 }
 
 func (p *plan) itemStatus() string {
@@ -227,9 +243,10 @@ func (d *responseStream) callItem(c toolCall, arguments, status string) map[stri
 // finalObject is the response at its end.
 func (d *responseStream) finalObject() map[string]any {
 	o := maps.Clone(d.object)
-	o["status"], o["output"] = "completed", d.items
+	o["status"], o["output"], o["completed_at"] = "completed", d.items, unixNow()
 	if d.p.finish == "length" {
 		o["status"], o["incomplete_details"] = "incomplete", map[string]string{"reason": "max_output_tokens"}
+		o["completed_at"] = nil
 	}
 	if d.x.k.usage != "never" {
 		o["usage"] = d.p.usage.responses()
