@@ -161,12 +161,18 @@ type server struct {
 
 func newStack(t *testing.T) *stack {
 	t.Helper()
+	return newStackWith(t, func(engine string) string { return engine })
+}
+
+// newStackWith lets provider say under which URL the Node finds the engine.
+func newStackWith(t *testing.T, provider func(engine string) string) *stack {
+	t.Helper()
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 2 * time.Minute}
 	t.Cleanup(client.CloseIdleConnections)
 	s := &stack{t: t, client: client, direct: server{t: t, client: client, url: "http://" + freeAddress(t)}}
 	s.startEngine()
 	dev := start(t, iopBinary, "dev", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
-		"--provider", "engine="+s.direct.url, "--log", "info", "--json")
+		"--provider", "engine="+provider(s.direct.url), "--log", "info", "--json")
 	var ready struct {
 		BaseURL string   `json:"base_url"`
 		APIKey  string   `json:"api_key"`
