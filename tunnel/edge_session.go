@@ -42,6 +42,8 @@ type ModelInfo struct {
 	Created  int64 // Unix seconds, 0 if unknown
 	OwnedBy  string
 	Loaded   bool // it is in memory: a run of it need not wait for a load
+	// Details are what the provider says of the model's file, or nil.
+	Details *ModelDetails
 }
 
 // ProviderInfo is one provider of a Node, as the Node describes it.
@@ -463,6 +465,7 @@ func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
 		}
 		info.Models = append(info.Models, ModelInfo{
 			Provider: execution.ProviderID(m.Provider), ID: m.Id, Created: m.Created, OwnedBy: m.OwnedBy, Loaded: m.Loaded,
+			Details: parseDetails(m),
 		})
 	}
 	if len(info.Providers) > maxProviders || len(info.Models) > maxModels {

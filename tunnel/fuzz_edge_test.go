@@ -3,6 +3,7 @@ package tunnel
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -219,7 +220,7 @@ func (z *edgeFuzz) runFrame(s *script, stream uint32) {
 func (z *edgeFuzz) page(s *script) {
 	page := &wire.NodeRefresh{First: s.byte()&1 == 0, Last: s.byte()&1 == 0}
 	for range s.pick(4) {
-		page.Models = append(page.Models, &wire.Model{Provider: "p", Id: "m"[:s.pick(2)]})
+		page.Models = append(page.Models, &wire.Model{Provider: "p", Id: "m"[:s.pick(2)], Size: int64(s.pick(3)) - 1, Digest: strings.Repeat("d", s.pick(3)*100)})
 		page.Providers = append(page.Providers, &wire.Provider{Id: "p", Capacity: uint32(s.pick(3))})
 	}
 	z.peer.send(wire.TypeRefresh, 0, &wire.Refresh{Id: uint64(s.byte()), Kind: &wire.Refresh_Node{Node: page}})

@@ -84,7 +84,9 @@ func wireModels(list []ModelInfo) []*wire.Model {
 	out := make([]*wire.Model, 0, len(list))
 	for _, m := range list {
 		if usableName(m.ID) && usableName(string(m.Provider)) && len(out) < maxModels {
-			out = append(out, &wire.Model{Provider: string(m.Provider), Id: m.ID, Created: m.Created, OwnedBy: truncate(m.OwnedBy, maxNameBytes), Loaded: m.Loaded})
+			model := &wire.Model{Provider: string(m.Provider), Id: m.ID, Created: m.Created, OwnedBy: truncate(m.OwnedBy, maxNameBytes), Loaded: m.Loaded}
+			m.Details.describe(model)
+			out = append(out, model)
 		}
 	}
 	return out

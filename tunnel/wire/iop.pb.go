@@ -1055,7 +1055,16 @@ type Model struct {
 	Created  int64                  `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
 	OwnedBy  string                 `protobuf:"bytes,4,opt,name=owned_by,json=ownedBy,proto3" json:"owned_by,omitempty"`
 	// It is in memory: a run of it need not wait for a load.
-	Loaded        bool `protobuf:"varint,5,opt,name=loaded,proto3" json:"loaded,omitempty"`
+	Loaded bool `protobuf:"varint,5,opt,name=loaded,proto3" json:"loaded,omitempty"`
+	// What the provider says of the model's file. Zero and empty: unknown.
+	Size          int64    `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"` // bytes
+	Digest        string   `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	ModifiedUnix  int64    `protobuf:"varint,8,opt,name=modified_unix,json=modifiedUnix,proto3" json:"modified_unix,omitempty"` // seconds
+	Family        string   `protobuf:"bytes,9,opt,name=family,proto3" json:"family,omitempty"`
+	ParameterSize string   `protobuf:"bytes,10,opt,name=parameter_size,json=parameterSize,proto3" json:"parameter_size,omitempty"`  // such as 8.0B
+	Quantization  string   `protobuf:"bytes,11,opt,name=quantization,proto3" json:"quantization,omitempty"`                         // such as Q4_K_M
+	Capabilities  []string `protobuf:"bytes,12,rep,name=capabilities,proto3" json:"capabilities,omitempty"`                         // Ollama's words: completion, tools, vision, thinking, embedding, insert
+	ContextLength int64    `protobuf:"varint,13,opt,name=context_length,json=contextLength,proto3" json:"context_length,omitempty"` // tokens
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1123,6 +1132,62 @@ func (x *Model) GetLoaded() bool {
 		return x.Loaded
 	}
 	return false
+}
+
+func (x *Model) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Model) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Model) GetModifiedUnix() int64 {
+	if x != nil {
+		return x.ModifiedUnix
+	}
+	return 0
+}
+
+func (x *Model) GetFamily() string {
+	if x != nil {
+		return x.Family
+	}
+	return ""
+}
+
+func (x *Model) GetParameterSize() string {
+	if x != nil {
+		return x.ParameterSize
+	}
+	return ""
+}
+
+func (x *Model) GetQuantization() string {
+	if x != nil {
+		return x.Quantization
+	}
+	return ""
+}
+
+func (x *Model) GetCapabilities() []string {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *Model) GetContextLength() int64 {
+	if x != nil {
+		return x.ContextLength
+	}
+	return 0
 }
 
 // RefreshAck acknowledges a Refresh.
@@ -3447,13 +3512,22 @@ const file_iop_proto_rawDesc = "" +
 	"\x05first\x18\x01 \x01(\bR\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\x125\n" +
 	"\tproviders\x18\x03 \x03(\v2\x17.iop.tunnel.v1.ProviderR\tproviders\x12,\n" +
-	"\x06models\x18\x04 \x03(\v2\x14.iop.tunnel.v1.ModelR\x06models\"\x80\x01\n" +
+	"\x06models\x18\x04 \x03(\v2\x14.iop.tunnel.v1.ModelR\x06models\"\xff\x02\n" +
 	"\x05Model\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
 	"\acreated\x18\x03 \x01(\x03R\acreated\x12\x19\n" +
 	"\bowned_by\x18\x04 \x01(\tR\aownedBy\x12\x16\n" +
-	"\x06loaded\x18\x05 \x01(\bR\x06loaded\"\f\n" +
+	"\x06loaded\x18\x05 \x01(\bR\x06loaded\x12\x12\n" +
+	"\x04size\x18\x06 \x01(\x03R\x04size\x12\x16\n" +
+	"\x06digest\x18\a \x01(\tR\x06digest\x12#\n" +
+	"\rmodified_unix\x18\b \x01(\x03R\fmodifiedUnix\x12\x16\n" +
+	"\x06family\x18\t \x01(\tR\x06family\x12%\n" +
+	"\x0eparameter_size\x18\n" +
+	" \x01(\tR\rparameterSize\x12\"\n" +
+	"\fquantization\x18\v \x01(\tR\fquantization\x12\"\n" +
+	"\fcapabilities\x18\f \x03(\tR\fcapabilities\x12%\n" +
+	"\x0econtext_length\x18\r \x01(\x03R\rcontextLength\"\f\n" +
 	"\n" +
 	"RefreshAck\"\xe5\x01\n" +
 	"\x0eCommandRequest\x12\x0e\n" +
