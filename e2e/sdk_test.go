@@ -154,7 +154,14 @@ func runSDK(t *testing.T, command ...string) {
 // runScript runs a script on the world to its end, and returns the names of the checks that ran.
 func (w *sdkWorld) runScript(t *testing.T, command ...string) (ran []string) {
 	t.Helper()
-	arg, err := json.Marshal(w)
+	runScriptWith(t, w, command, func(out *bufio.Reader) { ran = w.follow(t, out) })
+	return ran
+}
+
+// runScriptWith runs a script to its end, with the world as its last argument, and lets follow read what it prints.
+func runScriptWith(t *testing.T, world any, command []string, follow func(out *bufio.Reader)) {
+	t.Helper()
+	arg, err := json.Marshal(world)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,12 +182,11 @@ func (w *sdkWorld) runScript(t *testing.T, command ...string) (ran []string) {
 	}
 	watchdog := time.AfterFunc(10*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer watchdog.Stop()
-	ran = w.follow(t, bufio.NewReader(stdout))
+	follow(bufio.NewReader(stdout))
 	if err := cmd.Wait(); err != nil {
 		text, _ := readFile(stderr.Name())
 		t.Errorf("%s: %v\n%s", filepath.Base(command[0]), err, tail(text, 8<<10))
 	}
-	return ran
 }
 
 // follow reads what a script prints to its end, and returns the names of the checks that ran.

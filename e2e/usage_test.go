@@ -17,6 +17,8 @@ import (
 // usageRecord is what the export says of a run.
 type usageRecord struct {
 	Run, Key, Principal, Route, Operation, Node, Provider, Model, Outcome, Code string
+	Session                                                                     string `json:"session_id"`
+	Execution                                                                   string
 	Started                                                                     time.Time
 	Status, Attempts                                                            int
 	Stream                                                                      bool
