@@ -36,12 +36,14 @@ type prober struct {
 	changed func() // called when what the Edge should know has changed; must return at once
 
 	misses     int
-	keyFault   bool          // the key's file could not be read
-	identified time.Time     // when the provider last told what it is; zero if it must be asked
-	weighed    time.Time     // when it was last asked what it holds in memory
-	mapped     time.Time     // when its paths were last looked for; zero if they must be
-	mappedAs   nature        // what it was then
-	first      chan struct{} // closed by the first look
+	keyFault   bool           // the key's file could not be read
+	identified time.Time      // when the provider last told what it is; zero if it must be asked
+	weighed    time.Time      // when it was last asked what it holds in memory
+	detailed   time.Time      // when it was last asked of its models' files
+	listed     []openai.Model // what it listed then
+	mapped     time.Time      // when its paths were last looked for; zero if they must be
+	mappedAs   nature         // what it was then
+	first      chan struct{}  // closed by the first look
 	looked     bool
 }
 
@@ -217,6 +219,7 @@ func (b *prober) note(ctx context.Context, health wire.Health, l learned) {
 	}
 	p.mu.Unlock()
 	loaded, weighed := b.weigh(ctx, l)
+	details, detailed := b.detail(ctx, l)
 
 	p.mu.Lock()
 	switch {
@@ -227,6 +230,9 @@ func (b *prober) note(ctx context.Context, health wire.Health, l learned) {
 	}
 	if weighed {
 		p.state.loaded = loaded
+	}
+	if detailed {
+		p.state.details = details
 	}
 	if health != wire.Health_HEALTH_UNSPECIFIED {
 		p.state.health = health
@@ -274,6 +280,7 @@ type snapshot struct {
 	capacity int64
 	models   []openai.Model
 	loaded   loadedModels
+	details  modelDetails
 	version  string
 	matrix   matrix
 }
@@ -285,12 +292,12 @@ func (s snapshot) holding(l loadedModels) snapshot {
 }
 
 func (p *provider) snapshotLocked() snapshot {
-	return snapshot{p.state.engine, p.state.health, p.capacity.Load(), p.state.models, p.state.loaded, p.state.version, p.state.matrix}
+	return snapshot{p.state.engine, p.state.health, p.capacity.Load(), p.state.models, p.state.loaded, p.state.details, p.state.version, p.state.matrix}
 }
 
 func (s snapshot) equal(t snapshot) bool {
 	return s.engine == t.engine && s.version == t.version && s.matrix == t.matrix && s.health == t.health && s.capacity == t.capacity &&
-		slices.Equal(s.models, t.models) && s.loaded.equal(t.loaded)
+		slices.Equal(s.models, t.models) && s.loaded.equal(t.loaded) && s.details.equal(t.details)
 }
 
 // sortModels brings a list into one order and drops what may not be offered.

@@ -135,7 +135,7 @@ func TestModels(t *testing.T) {
 		spec.Models = []string{"z", "a"}
 		p, _ := looked(t, spec)
 		_, models := p.describe()
-		if fmt.Sprint(models) != "[{p a 0 x true} {p z 0  true}]" {
+		if fmt.Sprint(models) != "[{p a 0 x true <nil>} {p z 0  true <nil>}]" {
 			t.Errorf("models are %v", models)
 		}
 		if p.serves("b") || !p.serves("z") {

@@ -57,6 +57,7 @@ type providerState struct {
 	models   []openai.Model // by ID
 	known    bool           // the list of models is known, if only to be empty
 	loaded   loadedModels
+	details  modelDetails
 	version  string // of the engine, as it tells; or empty
 	matrix   matrix
 	goneFrom time.Time // since when it can't be reached; zero if it can
@@ -257,7 +258,10 @@ func (p *provider) describe() (tunnel.ProviderInfo, []tunnel.ModelInfo) {
 	}
 	models := make([]tunnel.ModelInfo, len(p.state.models))
 	for i, m := range p.state.models {
-		models[i] = tunnel.ModelInfo{Provider: execution.ProviderID(p.spec.ID), ID: m.ID, Created: m.Created, OwnedBy: m.OwnedBy, Loaded: p.state.loaded.has(m.ID)}
+		models[i] = tunnel.ModelInfo{
+			Provider: execution.ProviderID(p.spec.ID), ID: m.ID, Created: m.Created, OwnedBy: m.OwnedBy,
+			Loaded: p.state.loaded.has(m.ID), Details: p.state.details[m.ID],
+		}
 	}
 	return info, models
 }
