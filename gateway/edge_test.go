@@ -140,6 +140,12 @@ func (e *edge) addProvider(name string, p tunnel.ProviderInfo, h handler, models
 	for _, m := range models {
 		info.Models = append(info.Models, tunnel.ModelInfo{Provider: "p", ID: m, OwnedBy: "test"})
 	}
+	return e.addInventory(name, info, h)
+}
+
+// addInventory connects a Node that says this of itself, and waits until it gets runs.
+func (e *edge) addInventory(name string, info *tunnel.NodeInfo, h handler) *node {
+	e.t.Helper()
 	sup, err := tunnel.NewSupervisor(tunnel.SupervisorConfig{
 		URL: "ws://" + e.server.Addr().String() + "/tunnel/v1", Node: execution.NodeID(name), Handler: h,
 		Describe: func() *tunnel.NodeInfo { return info },

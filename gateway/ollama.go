@@ -1,15 +1,19 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
+	"iop/gateway/route"
 	"iop/openai"
 	"iop/openai/ollama"
 	"iop/state"
+	"iop/tunnel"
 )
 
 const (
@@ -92,20 +96,65 @@ func ollamaName(id string) string {
 	return id
 }
 
-// ollamaModel is a model as it is listed. What only one server could know of its file stays unknown.
-func ollamaModel(m *openai.Model) ollama.Model {
-	v := ollama.Model{Name: ollamaName(m.ID)}
-	if m.Created > 0 {
-		v.ModifiedAt = time.Unix(m.Created, 0)
+// ollamaModel is a model as it is listed. What no Node tells of its file stays unknown.
+func (s *Server) ollamaModel(m *openai.Model) ollama.Model {
+	v := ollama.Model{Name: ollamaName(m.ID), ModifiedAt: ollamaTime(m.Created)}
+	d := s.detailsOf(m.ID)
+	if d == nil {
+		return v
+	}
+	v.Size, v.Digest, v.Capabilities = d.Size, d.Digest, d.Capabilities
+	v.Details = ollama.Details{Family: d.Family, ParameterSize: d.ParameterSize, QuantizationLevel: d.Quantization}
+	if d.Family != "" {
+		v.Details.Families = []string{d.Family}
+	}
+	if d.Modified > 0 {
+		v.ModifiedAt = ollamaTime(d.Modified)
 	}
 	return v
+}
+
+// ollamaTime is a time in Unix seconds; zero where it is unknown, and where it can't be written: JSON's years have four
+// digits.
+func ollamaTime(seconds int64) time.Time {
+	if t := time.Unix(seconds, 0).UTC(); seconds > 0 && t.Year() > 0 && t.Year() < 10_000 {
+		return t
+	}
+	return time.Time{}
+}
+
+// detailsOf is what Nodes say of the model's file, or nil. Of a route that stands for something else it is not told what
+// is behind it.
+func (s *Server) detailsOf(name string) *tunnel.ModelDetails {
+	r := s.routing.table.Load().Resolve(name)
+	if r == nil || !meansItsName(r) {
+		return nil
+	}
+	id, models := r.Name, s.reg.Models() // the name may be an alias
+	i, ok := slices.BinarySearchFunc(models, id, func(m tunnel.ModelInfo, id string) int { return cmp.Compare(m.ID, id) })
+	if !ok {
+		return nil
+	}
+	return models[i].Details
+}
+
+// meansItsName reports whether the route is the model of its name, wherever that is served.
+func meansItsName(r *route.Route) bool {
+	if r.Advertised {
+		return true
+	}
+	if len(r.Groups) != 1 || len(r.Groups[0].Targets) != 1 {
+		return false
+	}
+	t := &r.Groups[0].Targets[0]
+	return t.Model == r.Name && t.Node == "" && t.Provider == "" && len(t.Labels) == 0 && t.Slot == ""
 }
 
 func (s *Server) ollamaTags(_ http.ResponseWriter, _ *http.Request, key *state.Key) ([]byte, *openai.Error) {
 	list := s.modelsFor(key)
 	models := make([]ollama.Model, len(list))
 	for i := range list {
-		models[i] = ollamaModel(&list[i])
+		models[i] = s.ollamaModel(&list[i])
 	}
 	return ollama.AppendTags(nil, models...), nil
 }
@@ -118,7 +167,7 @@ func (s *Server) ollamaLoaded(_ http.ResponseWriter, _ *http.Request, key *state
 	var models []ollama.Loaded
 	for _, m := range s.modelsFor(key) {
 		if s.routeLoaded(m.ID, loaded) {
-			models = append(models, ollama.Loaded{Model: ollamaModel(&m)})
+			models = append(models, ollama.Loaded{Model: s.ollamaModel(&m)})
 		}
 	}
 	return ollama.AppendPS(nil, models...), nil
@@ -159,16 +208,27 @@ func (s *Server) ollamaShow(w http.ResponseWriter, r *http.Request, key *state.K
 	}
 	for _, m := range s.modelsFor(key) {
 		if m.ID == name {
-			return ollama.AppendShow(nil, ollama.Show{
-				Capabilities: ollamaCapabilities, ModifiedAt: ollamaModel(&m).ModifiedAt,
-				ModelInfo: json.RawMessage(`{"general.architecture":"unknown"}`), // `ollama show` fails without it
-			}), nil
+			return s.showModel(&m), nil
 		}
 	}
 	return nil, openai.ModelNotFound(name)
 }
 
-// ollamaCapabilities are what clients may try: what a model's provider can't do, the run is told.
+func (s *Server) showModel(m *openai.Model) []byte {
+	v, contextLength := s.ollamaModel(m), int64(0)
+	if d := s.detailsOf(m.ID); d != nil {
+		contextLength = d.ContextLength
+	}
+	capabilities := v.Capabilities
+	if len(capabilities) == 0 {
+		capabilities = ollamaCapabilities
+	}
+	return ollama.AppendShow(nil, ollama.Show{
+		Details: v.Details, Capabilities: capabilities, ModifiedAt: v.ModifiedAt, ModelInfo: ollama.ModelInfo(v.Details.Family, contextLength),
+	})
+}
+
+// ollamaCapabilities are what clients may try where nobody says what the model can do: what it can't, the run is told.
 var ollamaCapabilities = []string{"completion", "tools", "vision", "thinking"}
 
 func (s *Server) ollamaVersion(http.ResponseWriter, *http.Request, *state.Key) ([]byte, *openai.Error) {

@@ -492,3 +492,33 @@ func TestModelsOfSeveralNodes(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// Of several Nodes with a model the details are those of one that knows, and the same whatever the order.
+func TestDetailsOfSeveralNodes(t *testing.T) {
+	of := func(digest string, capabilities ...string) *tunnel.ModelDetails {
+		return &tunnel.ModelDetails{Digest: digest, Capabilities: capabilities}
+	}
+	first, second, knows := of("aa"), of("bb"), of("cc", "completion")
+	for _, tt := range []struct {
+		of   []*tunnel.ModelDetails
+		want *tunnel.ModelDetails
+	}{
+		{[]*tunnel.ModelDetails{nil, nil}, nil},
+		{[]*tunnel.ModelDetails{nil, second}, second},
+		{[]*tunnel.ModelDetails{first, second, nil}, first},
+		{[]*tunnel.ModelDetails{first, knows, second}, knows},
+	} {
+		for _, backwards := range []bool{false, true} {
+			seen := map[string]tunnel.ModelInfo{}
+			for i := range tt.of {
+				if backwards {
+					i = len(tt.of) - 1 - i
+				}
+				collect(seen, &tunnel.NodeInfo{Providers: newSession("n").info.Providers, Models: []tunnel.ModelInfo{{Provider: "p", ID: "m", Details: tt.of[i]}}})
+			}
+			if len(seen) != 1 || seen["m"].Details != tt.want {
+				t.Errorf("of %v, backwards %t: %v", tt.of, backwards, seen["m"].Details)
+			}
+		}
+	}
+}

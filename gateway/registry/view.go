@@ -39,8 +39,8 @@ func (r *Registry) Models() []tunnel.ModelInfo {
 	return list
 }
 
-// collect adds a Node's models. Of two Nodes with one model the older date and the lesser owner stand, whoever is
-// asked first.
+// collect adds a Node's models. Of two Nodes with one model the older date and the lesser owner stand, and the details
+// of the one that knows more, whoever is asked first.
 func collect(seen map[string]tunnel.ModelInfo, info *tunnel.NodeInfo) {
 	up := make(map[execution.ProviderID]bool, len(info.Providers))
 	for _, p := range info.Providers {
@@ -63,8 +63,28 @@ func collect(seen map[string]tunnel.ModelInfo, info *tunnel.NodeInfo) {
 		}
 		other.OwnedBy = min(other.OwnedBy, m.OwnedBy)
 		other.Loaded = other.Loaded || m.Loaded
+		other.Details = betterKnown(other.Details, m.Details)
 		seen[m.ID] = other
 	}
+}
+
+// betterKnown returns one of two descriptions of one name: they may be of different files, so they are not mixed. One that
+// is there goes before none, one with capabilities before one without; beyond that the choice only has to be the same
+// each time, because clients take another digest for another model.
+func betterKnown(a, b *tunnel.ModelDetails) *tunnel.ModelDetails {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	if cmp.Or(
+		cmp.Compare(min(len(b.Capabilities), 1), min(len(a.Capabilities), 1)), cmp.Compare(a.Digest, b.Digest),
+		cmp.Compare(a.Modified, b.Modified), cmp.Compare(a.Size, b.Size), slices.Compare(a.Capabilities, b.Capabilities),
+	) <= 0 {
+		return a
+	}
+	return b
 }
 
 // NodeView is one Node as an operator sees it.

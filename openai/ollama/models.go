@@ -26,6 +26,8 @@ type Model struct {
 	// same name always has the same.
 	Digest  string
 	Details Details
+	// Capabilities are in /api/tags where they are known, as newer servers have it.
+	Capabilities []string
 }
 
 // Loaded is one model of /api/ps.
@@ -49,6 +51,9 @@ func AppendTags(dst []byte, models ...Model) []byte {
 		m := &models[i]
 		dst = appendModel(dst, m)
 		dst = appendTime(append(dst, `,"modified_at":`...), m.ModifiedAt)
+		if len(m.Capabilities) > 0 {
+			dst = appendStrings(append(dst, `,"capabilities":`...), m.Capabilities)
+		}
 		dst = append(dst, '}')
 	}
 	return append(dst, `]}`...)
@@ -129,6 +134,20 @@ type Show struct {
 	Capabilities                            []string        // completion, tools, vision, thinking, embedding, insert
 	ModelInfo                               json.RawMessage // a JSON object, or nil
 	ModifiedAt                              time.Time
+}
+
+// ModelInfo returns what [Show] says of a model by that name: clients print the architecture, and fail where there is
+// none. A contextLength of 0 is unknown, and so is an empty architecture.
+func ModelInfo(architecture string, contextLength int64) json.RawMessage {
+	if architecture == "" {
+		architecture = "unknown"
+	}
+	info := openai.AppendString([]byte(`{"general.architecture":`), architecture)
+	if contextLength > 0 {
+		info = openai.AppendString(append(info, ','), architecture+".context_length")
+		info = strconv.AppendInt(append(info, ':'), contextLength, 10)
+	}
+	return append(info, '}')
 }
 
 // AppendShow appends the answer of /api/show. ModelInfo that is no JSON object is left out.

@@ -255,13 +255,14 @@ func BenchmarkParseChat(b *testing.B) {
 
 func TestDocuments(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
-	known := Model{Name: "a:8b", ModifiedAt: at, Size: 5, Digest: strings.Repeat("ab", 32), Details: Details{Format: "gguf", Family: "qwen3", Families: []string{"qwen3", "x"}, ParameterSize: "8B", QuantizationLevel: "Q4_K_M"}}
+	known := Model{Name: "a:8b", ModifiedAt: at, Size: 5, Digest: strings.Repeat("ab", 32), Details: Details{Format: "gguf", Family: "qwen3", Families: []string{"qwen3", "x"}, ParameterSize: "8B", QuantizationLevel: "Q4_K_M"}, Capabilities: []string{"completion", "vision"}}
 	var out []byte
 	for _, document := range [][]byte{
 		AppendTags(nil), AppendTags(nil, known, Model{Name: "unknown"}),
 		AppendPS(nil, Loaded{Model: known, SizeVRAM: 4, ContextLength: 4096, ExpiresAt: at}, Loaded{Model: Model{Name: "unknown"}}),
 		AppendShow(nil, Show{Details: known.Details, Modelfile: "FROM a", Parameters: "stop x", Template: "{{ .Prompt }}", System: "S", License: "L",
 			Capabilities: []string{"completion", "tools"}, ModelInfo: []byte(`{"general.architecture":"qwen3"}`), ModifiedAt: at}),
+		AppendShow(nil, Show{ModelInfo: ModelInfo("", 0)}), AppendShow(nil, Show{ModelInfo: ModelInfo(`qwen"3`, 40960)}),
 		AppendShow(nil, Show{ModelInfo: []byte("[]")}), AppendVersion(nil, "0.17.4"),
 		AppendLoaded(nil, "a:8b", at, false, false), AppendLoaded(nil, "a:8b", at, true, true),
 	} {
