@@ -207,3 +207,34 @@ func withoutIDs(events []execution.Event) []execution.Event {
 	}
 	return events
 }
+
+// Huge holds that an event that never ends is given up, whatever the pieces it comes in. begin is how one begins.
+func Huge(t *testing.T, newReader func() adapter.Reader, begin string) {
+	t.Helper()
+	r := newReader()
+	piece := []byte(strings.Repeat("x", 64<<10))
+	_, err := r.Push([]byte(begin), nil)
+	for i := 0; err == nil && i < 32; i++ {
+		_, err = r.Push(piece, nil)
+	}
+	if s, ok := errors.AsType[*adapter.StreamError](err); !ok || s.Code != execution.CodeResponseTooLarge {
+		t.Errorf("it ends as %v", err)
+	}
+}
+
+// Fuzz holds Sound for any body, beginning with the golden ones in testdata.
+func Fuzz(f *testing.F, newReader func() adapter.Reader) {
+	f.Helper()
+	streams, err := filepath.Glob("testdata/*.stream")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range streams {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(body)
+	}
+	f.Fuzz(func(t *testing.T, body []byte) { Sound(t, newReader, body) })
+}
