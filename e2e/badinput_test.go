@@ -424,6 +424,9 @@ func (b *badEdge) keys(t *testing.T) {
 	}
 	for name, line := range auth {
 		for _, q := range targets {
+			if name == "in x-api-key" && strings.HasPrefix(q.target, "/v1/models") {
+				continue // Anthropic's clients ask for models so
+			}
 			t.Run(name+q.target, func(t *testing.T) {
 				q.auth = line
 				a := q.send(t, b.stack)
