@@ -16,7 +16,7 @@ import (
 )
 
 // variable is what differs between two runs of the same request at the simulator: counters and the clock.
-var variable = regexp.MustCompile(`(chatcmpl-|cmpl-|call_|resp_|msg_|fc_|rs_|item_)sim[0-9a-z]+x[0-9]+|"(created|created_at)":[0-9]+`)
+var variable = regexp.MustCompile(`(chatcmpl-|cmpl-|call_|resp_|msg_|fc_|rs_|item_)sim[0-9a-z]+x[0-9]+|"(created|created_at|completed_at)":[0-9]+`)
 
 // direct asks the simulator itself, without anything between.
 func (s *simulator) direct(t *testing.T, path string, body any) (*http.Response, []byte) {
