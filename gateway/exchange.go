@@ -48,13 +48,13 @@ type exchange struct {
 	events    bool   // the client wants an event stream
 	withhold  bool   // it gets no usage-only event, as it did not ask for one
 	route     *route.Route
-	stats     *routeStats // of the route, as known when the request came
-	input     int64       // estimated tokens, of the prompt
-	tokens    int64       // estimated, prompt and answer
-	output    int64       // estimated, of the answer
-	hold      limit.Hold  // of the key's limits, until the run ends
-	affinity  admission.Affinity
-	edits     openai.Edits // of the route's parameters
+	stats     *routeStats         // of the route, as known when the request came
+	input     int64               // estimated tokens, of the prompt
+	tokens    int64               // estimated, prompt and answer
+	output    int64               // estimated, of the answer
+	hold      limit.Hold          // of the key's limits, until the run ends
+	affinity  *admission.Affinity // nil where the route looks at none: it is large
+	edits     openai.Edits        // of the route's parameters
 	rec       *record
 
 	// The request, for as long as it may have to be sent again; then nil (letGo).
@@ -253,12 +253,16 @@ func (x *exchange) admit() (*admission.Ticket, *verdict) {
 
 // admission is what is asked of admission.
 func (x *exchange) admission() admission.Request {
-	return admission.Request{
+	r := admission.Request{
 		Route:     x.route,
 		Principal: admission.Principal{ID: x.key.Principal(), Weight: x.key.Weight, Priority: x.key.Priority},
-		Tokens:    x.tokens, Output: x.output, Affinity: x.affinity, Avoid: x.avoid, Line: x.line,
+		Tokens:    x.tokens, Output: x.output, Avoid: x.avoid, Line: x.line,
 		Op: x.op.ID, Kinds: x.kinds,
 	}
+	if x.affinity != nil {
+		r.Affinity = *x.affinity
+	}
+	return r
 }
 
 // admitVerdict says why there is no ticket.

@@ -213,7 +213,8 @@ func (x *exchange) intake() (e *openai.Error) {
 	x.withhold = x.events && x.op.IncludeUsage && !x.env.IncludeUsage
 	x.news.wanted = x.wantsNews()
 	if x.route.Policy == route.PrefixAffinity {
-		x.affinity = admission.AffinityOf(x.key.Principal(), x.session, x.env.PromptCacheKey, x.env.Prompt(x.body))
+		hints := admission.AffinityOf(x.key.Principal(), x.session, x.env.PromptCacheKey, x.env.Prompt(x.body))
+		x.affinity = &hints
 	}
 	x.deadline = x.started.Add(cmp.Or(x.route.Timeouts.Total, s.cfg.TotalTimeout))
 	x.headers = s.forwardHeaders(r.Header)
