@@ -33,6 +33,9 @@ type crowd struct {
 	bad  []string     // guarded by mu: answers that no crash explains
 }
 
+// nodesStay is how many crashes of the Edge the Nodes live through: from the next on they are killed too.
+const nodesStay = 3
+
 // newCrowd starts n clients, until its stop is called.
 func newCrowd(s *stack, n int) *crowd {
 	c := &crowd{stack: s, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: n}}, ended: make(chan struct{})}
@@ -74,7 +77,8 @@ func (c *crowd) one(stream bool) {
 	switch whole := !stream || strings.HasSuffix(string(body), "data: [DONE]\n\n"); {
 	case res.StatusCode == http.StatusOK && err == nil && whole:
 		c.done = append(c.done, completion{res.Header.Get("X-Iop-Run-Id"), time.Now(), life})
-	case stream && strings.Contains(string(body), "The connection to the model was lost."): // its Node was killed, and it was told
+	case life > nodesStay && stream && strings.Contains(string(body), "The connection to the model was lost."):
+		// Its Node was killed as well, and it was told.
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusOK && err == nil:
 		c.bad = append(c.bad, fmt.Sprintf("%s %s", res.Status, tail(string(body), 300)))
 	}
@@ -125,7 +129,7 @@ func TestEdgeCrashes(t *testing.T) {
 		for _, node := range nodes {
 			// A Node waits twice as long after each session that was short. From the fourth crash on that is no test's
 			// time: the Nodes start anew as well.
-			if round >= 3 {
+			if round >= nodesStay {
 				running[node].kill()
 				running[node] = s.launchNode(node, "--provider", "sim="+sim.url+",capacity=16")
 			}
