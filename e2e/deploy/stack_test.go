@@ -40,6 +40,7 @@ type compose struct {
 	project string
 	backup  string            // a file that the guide makes
 	port    map[string]string // by the variable that sets it
+	stuck   bool              // the engine does not let go of the network
 }
 
 // composePrograms are those that this machine has.
@@ -68,11 +69,45 @@ func newCompose(t *testing.T, program []string, images map[string]string) *compo
 			out, _ := c.try("logs", "--no-color", "--tail=40")
 			t.Log(out)
 		}
-		if _, err := c.try("down", "-v", "-t", "2"); err != nil {
-			t.Error(err)
-		}
+		c.down("-t", "2")
 	})
 	return c
+}
+
+// down types `down -v`. An engine may keep the endpoint of a container that it has removed (moby/moby#23302 and #33156 tell
+// of it, and 28.2.2 did it here once in some twenty runs) and then refuses to remove the network. Compose has no share in
+// that, nor has what it started: once no container is left the endpoint is taken out as those reports say. Anything else that
+// keeps the network is an error.
+func (c *compose) down(args ...string) {
+	c.t.Helper()
+	_, err := c.try(append([]string{"down", "-v"}, args...)...)
+	if err == nil {
+		return
+	}
+	network := c.project + "_default"
+	if !strings.Contains(err.Error(), "has active endpoints") || c.left("ps", "-a", "-q") != "" {
+		c.t.Error(err)
+		return
+	}
+	orphans := strings.Fields(command(c.t, nil, docker, "network", "inspect", "-f", "{{range .Containers}}{{.Name}} {{end}}", network))
+	c.t.Logf("the engine kept endpoints of containers that it has removed: %q", orphans)
+	for _, orphan := range orphans {
+		if _, err := tryCommand(nil, nil, docker, "inspect", orphan); err == nil {
+			c.t.Errorf("%s is in the network", orphan)
+		}
+		_, err := tryCommand(nil, nil, docker, "network", "disconnect", "-f", network, orphan)
+		c.t.Logf("%s taken out of the network: %v", orphan, err)
+	}
+	if _, err := c.try("down", "-v"); err != nil {
+		c.t.Logf("nothing but the network is left, and the engine still does not let go of it: %v", err)
+		c.stuck = true
+	}
+}
+
+// left lists what the engine has of the stack.
+func (c *compose) left(list ...string) string {
+	c.t.Helper()
+	return command(c.t, nil, docker, append(list, "--filter", "label=com.docker.compose.project="+c.project)...)
 }
 
 func (c *compose) try(args ...string) (string, error) {
@@ -478,10 +513,9 @@ func checkDown(t *testing.T, c *compose) {
 			t.Errorf("%s ended with %d", service, state.ExitCode)
 		}
 	}
-	c.do("down", "-v")
-	label := "label=com.docker.compose.project=" + c.project
+	c.down()
 	for _, list := range [][]string{{"ps", "-a", "-q"}, {"volume", "ls", "-q"}, {"network", "ls", "-q"}} {
-		if out := command(t, nil, docker, append(list, "--filter", label)...); out != "" {
+		if out := c.left(list...); out != "" && (list[0] != "network" || !c.stuck) {
 			t.Errorf("left of %q: %s", list, out)
 		}
 	}
