@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -70,7 +69,7 @@ func TestNodeStopped(t *testing.T) {
 	s.sims[0].active(t, 3)
 
 	stopped := time.Now()
-	node.signal(syscall.SIGSTOP)
+	node.freeze()
 	eventually(t, time.Minute, "the Node is offline", func() bool { return s.node("node-1").State == "offline" })
 	if took := time.Since(stopped); took > 48*time.Second { // 46 s, and what a busy machine is late
 		t.Errorf("it was offline after %s", took)
@@ -100,7 +99,7 @@ func TestNodeStopped(t *testing.T) {
 	}
 
 	<-time.After(time.Until(stopped.Add(75 * time.Second)))
-	node.signal(syscall.SIGCONT)
+	node.thaw()
 	began := time.Now()
 	again := s.online("node-1", 20*time.Second)
 	if took := time.Since(began); took > 5*time.Second {
@@ -125,7 +124,7 @@ func TestHalfOpenConnection(t *testing.T) {
 	begun.reaches(t, 3, 20*time.Second)
 
 	oldPath.silence()
-	old.signal(syscall.SIGSTOP) // or it would see the trouble itself, and come back, too
+	old.freeze() // or it would see the trouble itself, and come back, too
 	s.nodeVia(newPath.addr, "node-1", "--provider", "sim="+after.url)
 	eventually(t, 30*time.Second, "the new session is the current one", func() bool {
 		n := s.node("node-1")

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -46,9 +45,9 @@ func TestModelsFollowNodes(t *testing.T) {
 	}
 	again := start(t, "sim-again", nil, "sim", "--listen", strings.TrimPrefix(beta.url, "http://"), "--models", "beta")
 	s.lists(t, grace, "alpha", "beta", "shared")
-	again.signal(syscall.SIGSTOP) // hung, not gone: told from busy by its silence
+	again.freeze() // hung, not gone: told from busy by its silence
 	s.lists(t, 30*time.Second, "alpha", "shared")
-	again.signal(syscall.SIGCONT)
+	again.thaw()
 	s.lists(t, grace, "alpha", "beta", "shared")
 
 	one.kill()

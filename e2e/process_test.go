@@ -199,7 +199,7 @@ func (p *process) stop(patience time.Duration) error {
 	select {
 	case <-p.done:
 	default:
-		_ = p.cmd.Process.Signal(syscall.SIGCONT)
+		p.thaw()
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-p.done:

@@ -4,7 +4,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -66,20 +65,6 @@ func newRelay(t *testing.T, to string, rate int) *relay {
 		r.wg.Wait()
 	})
 	return r
-}
-
-// smallBuffers keeps a slow link from having megabytes of buffers on this machine. It must happen before the connection
-// is made: a sender that has seen a large window waits for one when it is small, and the link is slower than its rate.
-func smallBuffers(_, _ string, c syscall.RawConn) (err error) {
-	if failed := c.Control(func(fd uintptr) {
-		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 16<<10)
-		if err == nil {
-			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10)
-		}
-	}); failed != nil {
-		return failed
-	}
-	return err
 }
 
 // carry joins one connection with one to the other side.
