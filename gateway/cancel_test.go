@@ -102,7 +102,7 @@ func TestClientThatLeavesCancelsTheRun(t *testing.T) {
 			if code := <-codes; code != execution.CodeClientGone {
 				t.Errorf("the Node was told %v", code)
 			}
-			if took := time.Since(left); took > time.Second {
+			if took := time.Since(left); took > 10*time.Second { // milliseconds; not by a HEARTBEAT, which are 15 s apart
 				t.Errorf("it took %v", took)
 			}
 			e.idle()
@@ -406,7 +406,7 @@ func TestDrainTellsClients(t *testing.T) {
 	select {
 	case err := <-e.done:
 		e.done <- err
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Error("Run does not end")
 	}
 }

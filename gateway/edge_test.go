@@ -182,13 +182,17 @@ func (e *edge) nodeState(name string) string {
 	return ""
 }
 
+// patience is for what comes within milliseconds on an idle machine, or else minutes later or never: long enough for
+// any machine, however busy.
+const patience = 30 * time.Second
+
 // eventually waits for a condition that other goroutines bring about.
 func (e *edge) eventually(what string, ok func() bool) {
 	e.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
-			e.t.Fatalf("not within 10 s: %s", what)
+			e.t.Fatalf("not within %s: %s", patience, what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -34,10 +36,12 @@ func (e *edge) records() (list []state.UsageRecord) {
 func TestUsageRecord(t *testing.T) {
 	e, _ := withRoutes(t, "routes:\n  - model: chat\n    aliases: [gpt]\n    groups:\n      - targets: [{node: bad, model: real}]\n      - targets: [{node: good, model: other}]\n")
 	e.addNode("bad", 1, answerJSON(503, `{}`), "real")
+	begun := make(chan struct{})
 	e.addNode("good", 1, func(_ context.Context, run *tunnel.NodeRun) {
 		_ = run.Head(head(200, "text/event-stream"))
 		_ = run.Write([]byte(chunk("x")), true)
-		time.Sleep(20 * time.Millisecond) // so that the first byte and the end differ
+		<-begun
+		time.Sleep(20 * time.Millisecond) // so that the first byte, which the client has, and the end differ
 		_ = run.Write([]byte(doneEvent), true)
 		run.End(execution.Terminal{Outcome: execution.Completed, Phase: execution.PhaseProviderDone,
 			Usage: execution.Usage{Input: 11, Output: 7, Cached: 5, Reasoning: 3, Known: true}})
@@ -48,7 +52,16 @@ func TestUsageRecord(t *testing.T) {
 	}
 	e.key = secret.Reveal()
 	before := time.Now().Truncate(time.Millisecond)
-	_, h, _ := e.post(chat, `{"model":"gpt","stream":true,"session_id":"job-7"}`)
+	resp := e.do(e.request(http.MethodPost, chat, `{"model":"gpt","stream":true,"session_id":"job-7"}`))
+	defer resp.Body.Close()
+	if _, err := io.ReadFull(resp.Body, make([]byte, len(chunk("x")))); err != nil {
+		t.Fatal(err)
+	}
+	close(begun)
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	h := resp.Header
 	e.idle()
 	records := e.records()
 	if len(records) != 1 {

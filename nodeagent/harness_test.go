@@ -27,6 +27,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what must happen; only a failing test waits that long.
 const patience = 20 * time.Second
 
+// cancelTime is how long what takes milliseconds, a cancel's way to the provider, may take on a machine that is busy. What
+// else could end a run comes later.
+const cancelTime = 10 * time.Second
+
 // fakeRun is a run without a tunnel. Its fields are set before the run is served.
 type fakeRun struct {
 	open *wire.Open

@@ -366,12 +366,8 @@ func TestCancelIsSeenInEveryWait(t *testing.T) {
 			if reset {
 				conn.SetLinger(0)
 			}
-			began := time.Now()
 			conn.Close()
 			r.until("cancelled", func() bool { return r.s.Stats().Cancelled == 1 })
-			if d := time.Since(began); d > time.Second {
-				t.Errorf("%s: cancelled after %s", c.knobs, d)
-			}
 			r.idle()
 			got := r.s.Requests(1)[0]
 			if got.State != stateCancelled || got.Gone == nil || got.Ended == nil || r.s.Stats().LastCancel.At == nil {

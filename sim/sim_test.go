@@ -106,12 +106,15 @@ func chat(knobs string, stream bool) string {
 
 const chatPath = "/v1/chat/completions"
 
+// patience is for what comes at once, or after an hour, or never: long enough for any machine, however busy.
+const patience = 30 * time.Second
+
 // until waits for a condition that the simulator reaches by itself.
 func (r *rig) until(what string, ok func() bool) {
 	r.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(patience)
 	for !ok() {
 		select {
 		case <-tick.C:
@@ -267,7 +270,7 @@ func TestRunEndsWithRequestsInFlight(t *testing.T) {
 		if err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	case <-time.After(30 * time.Second): // of an hour, and of for ever
+	case <-time.After(patience): // of an hour, and of for ever
 		t.Fatal("Run has not ended")
 	}
 	for range 3 {
