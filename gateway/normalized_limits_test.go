@@ -145,3 +145,26 @@ func TestNormalizedHeaders(t *testing.T) {
 	}
 	e.idle()
 }
+
+// An answer that is gathered is bounded, and so is one event.
+func TestNormalizedAnswerIsBounded(t *testing.T) {
+	e := newEdge(t, nil)
+	cancelled := make(chan struct{})
+	e.addProvider("n1", runsOn("openai"), func(ctx context.Context, run *tunnel.NodeRun) {
+		big := tunnel.AppendRunEvent(nil, &execution.Event{Kind: execution.EventText, Text: strings.Repeat("x", 512<<10)})
+		for run.Events(big) == nil && ctx.Err() == nil {
+		}
+		<-ctx.Done()
+		run.End(failed(execution.CodeResponseTooLarge, execution.PhaseStreaming))
+		close(cancelled)
+	}, "m")
+	status, _, answer := families["chat"].ask(e, false)
+	if status != 502 {
+		t.Errorf("%d: %s", status, answer)
+	}
+	<-cancelled
+	if run := e.lastRun(); run.Code != "response_too_large" {
+		t.Errorf("%+v", run)
+	}
+	e.idle()
+}

@@ -1,8 +1,11 @@
 package gateway_test
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -117,6 +120,127 @@ routes:
 	}
 	if m := models["secret:latest"]; m.Size != 0 || m.Digest == models["known:8b"].Digest || m.Details.Family != "" || len(e.shown("secret").Capabilities) != 4 {
 		t.Errorf("what is behind a route is told: %+v", m)
+	}
+	e.idle()
+}
+
+// A key in a path opens the Ollama paths and no others, and is seen nowhere.
+func TestKeyInThePath(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addProvider("n1", runsOn("ollama", "ollama.chat"), answerJSON(200, `{"done":true}`), "m:latest")
+	keyed := func(method, path, body string) (int, string) {
+		req := e.request(method, "/k/"+e.key+path, body)
+		req.Header.Del("Authorization")
+		resp := e.do(req)
+		defer resp.Body.Close()
+		data, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(data)
+	}
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"POST", "/api/chat", `{"model":"m","messages":[]}`, 200, `"done":true`},
+		{"POST", "/api/chat", `{"model":"nobody","messages":[]}`, 404, `{"error":"`},
+		{"GET", "/api/chat", "", 405, `{"error":"/api/chat takes POST only."}`},
+		{"GET", "/api/tags", "", 200, `"name":"m:latest"`},
+		{"GET", "/api/version", "", 200, `"version":`},
+		{"POST", "/api/show", `{"model":"m"}`, 200, `"capabilities":`},
+		{"POST", "/api/show", `{"model":"none"}`, 404, `{"error":"`},
+		{"GET", "/", "", 200, "Ollama is running"},
+		{"HEAD", "/", "", 200, ""},
+		{"GET", "/v1/models", "", 404, `{"error":"There is nothing at /v1/models."}`},
+		{"POST", "/api/pull", "{}", 404, `{"error":"There is nothing at /api/pull."}`},
+	} {
+		if status, answer := keyed(tt.method, tt.path, tt.body); status != tt.status || !strings.Contains(answer, tt.want) || strings.Contains(answer, e.key) {
+			t.Errorf("%s %s: %d %s", tt.method, tt.path, status, answer)
+		}
+	}
+	misspelt := e.do(e.request(http.MethodGet, "//k/"+e.key+"/api/tags", ""))
+	if answer, err := io.ReadAll(misspelt.Body); err != nil || misspelt.StatusCode != http.StatusNotFound || strings.Contains(string(answer), e.key) {
+		t.Errorf("a path that is misspelt: %s, %v", answer, err)
+	}
+	misspelt.Body.Close()
+	req := e.request(http.MethodPost, "/k/"+e.key+"/api/chat", `{"model":"m","messages":[]}`)
+	if resp := e.do(req); resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a key in the path and one in the header: %d", resp.StatusCode)
+	} else {
+		resp.Body.Close()
+	}
+	e.idle()
+	var metrics strings.Builder
+	mreq, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+e.server.AdminAddr().String()+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mreq.Header.Set("Authorization", "Bearer "+e.admin)
+	resp := e.do(mreq)
+	defer resp.Body.Close()
+	if _, err := io.Copy(&metrics, resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	secret := e.key[strings.LastIndexByte(e.key, '_')+1:]
+	if strings.Contains(e.logs.String(), secret) || strings.Contains(metrics.String(), secret) {
+		t.Error("the key is in the log or the metrics")
+	}
+	if !strings.Contains(e.logs.String(), `"op":"ollama.chat"`) {
+		t.Error("the run is not in the log")
+	}
+}
+
+// What asks Ollama to load a model is answered where whoever serves it loads what it needs.
+func TestLoadingAsksNoNode(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addProvider("n1", runsOn("openai"), answerEvents(completed, started, hello, stop), "m")
+	for _, path := range []string{"/api/generate", "/api/chat"} {
+		status, h, answer := e.post(path, `{"model":"m"}`)
+		if status != 200 || !strings.Contains(answer, `"done_reason":"load"`) || h.Get("Content-Type") != "application/x-ndjson" || h.Get("X-Iop-Execution") != "" {
+			t.Errorf("%s: %d %v %s", path, status, h, answer)
+		}
+	}
+	e.idle()
+}
+
+// Ollama's names have a tag, others' have none: on Ollama's paths both find the model, and the answer bears the name that
+// was asked for.
+func TestTagsOfModels(t *testing.T) {
+	e := newEdge(t, nil)
+	asked := make(chan string, 8)
+	relay := func(ctx context.Context, run *tunnel.NodeRun) {
+		p := run.Open().GetProviderTunnel()
+		asked <- p.GetModel() + " as " + p.GetAnswerModel()
+		answerJSON(200, `{"done":true}`)(ctx, run)
+	}
+	e.addProvider("n1", runsOn("ollama", "ollama.chat", "chat.completions"), relay, "tagged:latest", "sized:7b", "org/plain")
+	for _, tt := range []struct{ path, model, want string }{
+		{"/api/chat", "tagged", "tagged:latest as tagged"},
+		{"/api/chat", "tagged:latest", "tagged:latest as "},
+		{"/api/chat", "org/plain:latest", "org/plain as org/plain:latest"},
+		{"/api/chat", "sized:7b", "sized:7b as "},
+		{"/api/chat", "sized", ""},
+		{"/v1/chat/completions", "tagged", ""},
+	} {
+		status, _, answer := e.post(tt.path, `{"model":"`+tt.model+`","messages":[]}`)
+		if tt.want == "" {
+			if status != http.StatusNotFound {
+				t.Errorf("%s: %d %s", tt.model, status, answer)
+			}
+			continue
+		}
+		if status != http.StatusOK {
+			t.Errorf("%s: %d %s", tt.model, status, answer)
+		} else if got := <-asked; got != tt.want {
+			t.Errorf("%s: the provider was asked for %q", tt.model, got)
+		}
+	}
+	for _, name := range []string{`"name":"tagged:latest"`, `"name":"org/plain:latest"`, `"name":"sized:7b"`} {
+		if tags := e.get("/api/tags"); !strings.Contains(tags, name) {
+			t.Errorf("no %s: %s", name, tags)
+		}
 	}
 	e.idle()
 }
