@@ -27,6 +27,9 @@ var functions = template.FuncMap{
 	"lasted":  func(from, to time.Time) string { return span(to.Sub(from)) },
 	"took":    func(from, to float64) string { return milliseconds(to - from) },
 	"short":   func(id any) string { s := fmt.Sprint(id); return s[:min(len(s), 12)] },
+	"field":   fieldName,
+	"wrong":   wrong,
+	"former":  func(field string) string { return former + field },
 	"item":    func(page, name, path, label string) navItem { return navItem{path, label, page == name} },
 }
 

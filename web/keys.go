@@ -1,7 +1,10 @@
 package web
 
 import (
+	"cmp"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"iop/gateway/admin"
 )
@@ -48,14 +51,15 @@ func (c *console) createKey(w http.ResponseWriter, r *http.Request) error {
 		Weight: int(f.number("weight")), Priority: int(f.number("priority")), Expires: f.day("expires"),
 	}
 	data := keysData{Filled: f.filled(), Base: publicBase(r, c.parts.Listen())}
-	if f.err == nil {
+	err = f.err()
+	if err == nil {
 		data.New = &admin.Key{}
-		f.err = c.api.post(r.Context(), "/keys", body, data.New)
+		err = c.api.post(r.Context(), "/keys", body, data.New)
 	}
-	if f.err != nil {
+	if err != nil {
 		data.New = nil
-		if data.Fault = refusedForm(f.err); data.Fault == nil {
-			return f.err
+		if data.Fault = refusedForm(err); data.Fault == nil {
+			return err
 		}
 		return c.showKeys(w, r, http.StatusUnprocessableEntity, data)
 	}
@@ -63,59 +67,73 @@ func (c *console) createKey(w http.ResponseWriter, r *http.Request) error {
 	return c.showKeys(w, r, http.StatusOK, data)
 }
 
-// filled is what the form had, so that a fault loses nothing.
-func (f *form) filled() map[string]string {
-	values := map[string]string{}
-	for name := range f.values {
-		values[name] = f.values.Get(name)
-	}
-	return values
-}
+// keyFields are what can be changed of a key, in the order of the form.
+var keyFields = []string{"name", "owner", "routes", "rpm", "tpm", "concurrency", "monthly_tokens", "weight", "priority", "expires"}
 
 // keyData is what the page of one key shows.
 type keyData struct {
 	Key     admin.Key
+	Fields  []string
+	Filled  map[string]string // what the form has, and under "was_" what it showed at first
 	Outcome string
 	Fault   *formFault
 }
 
 func (c *console) oneKey(w http.ResponseWriter, r *http.Request) error {
-	return c.showKey(w, r, http.StatusOK, nil)
+	return c.showKey(w, r, http.StatusOK, keyData{Outcome: outcome(r)})
 }
 
-func (c *console) showKey(w http.ResponseWriter, r *http.Request, status int, fault *formFault) error {
-	data := keyData{Outcome: outcome(r), Fault: fault}
+func (c *console) showKey(w http.ResponseWriter, r *http.Request, status int, data keyData) error {
 	if err := c.api.get(r.Context(), "/keys"+seg(r.PathValue("id")), nil, &data.Key); err != nil {
 		return err
+	}
+	data.Fields = keyFields
+	if data.Filled == nil {
+		data.Filled = formOfKey(&data.Key)
 	}
 	c.pages.show(w, r, status, "key", data)
 	return nil
 }
 
-// changeKey sets all that a key can be given; a limit of 0 is none.
+// formOfKey is the form to change a key as it is first shown.
+func formOfKey(k *admin.Key) map[string]string {
+	values := map[string]string{
+		"name": k.Name, "owner": k.Owner, "routes": strings.Join(k.Routes, ", "), "rpm": strconv.FormatInt(k.RPM, 10), "tpm": strconv.FormatInt(k.TPM, 10),
+		"concurrency": strconv.FormatInt(k.Concurrency, 10), "monthly_tokens": strconv.FormatInt(k.MonthlyTokens, 10),
+		"weight": strconv.Itoa(k.Weight), "priority": strconv.Itoa(k.Priority), "expires": lastDay(k.Expires),
+	}
+	for _, name := range keyFields {
+		values[former+name] = values[name]
+	}
+	return values
+}
+
+// changeKey sets what was changed of a key; a limit of 0 is none.
 func (c *console) changeKey(w http.ResponseWriter, r *http.Request) error {
 	f, err := formOf(r)
 	if err != nil {
 		return err
 	}
-	routes := f.words("routes")
-	if routes == nil {
-		routes = []string{}
+	all := map[string]any{
+		"name": f.text("name"), "owner": f.text("owner"), "routes": f.words("routes"), "rpm": f.number("rpm"), "tpm": f.number("tpm"),
+		"concurrency": f.number("concurrency"), "monthly_tokens": f.number("monthly_tokens"),
+		"weight": cmp.Or(f.number("weight"), 1), "priority": f.number("priority"), "expires": f.day("expires"),
 	}
-	body := map[string]any{
-		"name": f.text("name"), "owner": f.text("owner"), "routes": routes, "rpm": f.number("rpm"), "tpm": f.number("tpm"),
-		"concurrency": f.number("concurrency"), "monthly_tokens": f.number("monthly_tokens"), "weight": max(f.number("weight"), 1),
-		"priority": f.number("priority"),
+	body := map[string]any{}
+	for _, name := range keyFields {
+		if f.changed(name) {
+			body[name] = all[name]
+		}
 	}
 	path := "/keys" + seg(r.PathValue("id"))
-	if f.err == nil {
-		f.err = c.api.call(r.Context(), http.MethodPatch, path, body, nil)
+	if err = f.err(); err == nil {
+		err = c.api.call(r.Context(), http.MethodPatch, path, body, nil)
 	}
-	if f.err != nil {
-		if fault := refusedForm(f.err); fault != nil {
-			return c.showKey(w, r, http.StatusUnprocessableEntity, fault)
+	if err != nil {
+		if fault := refusedForm(err); fault != nil {
+			return c.showKey(w, r, http.StatusUnprocessableEntity, keyData{Fault: fault, Filled: f.filled()})
 		}
-		return f.err
+		return err
 	}
 	return done(w, r, "/admin/keys"+seg(r.PathValue("id")), "key-changed")
 }

@@ -1,13 +1,8 @@
 package web
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
-	"time"
 )
 
 // listOf is how the API answers several of a kind.
@@ -42,79 +37,4 @@ func outcome(r *http.Request) string { return outcomes[r.URL.Query().Get("done")
 func done(w http.ResponseWriter, r *http.Request, path, word string) error {
 	http.Redirect(w, r, path+"?done="+url.QueryEscape(word), http.StatusSeeOther)
 	return nil
-}
-
-// formFault is what is wrong with a form, and its field where one is to blame.
-type formFault struct{ Field, Message string }
-
-func (f *formFault) Error() string { return f.Message }
-
-// refusedForm says what the API refused of a form; nil for an error that is no refusal of what was filled in.
-func refusedForm(err error) *formFault {
-	if f, ok := errors.AsType[*formFault](err); ok {
-		return f
-	}
-	refused, ok := errors.AsType[*apiError](err)
-	if !ok || refused.Status >= 500 {
-		return nil
-	}
-	f := &formFault{Message: refused.Body.Message}
-	if refused.Body.Param != nil {
-		f.Field = *refused.Body.Param
-	}
-	return f
-}
-
-// form reads the fields of a form; its first fault stays.
-type form struct {
-	values url.Values
-	err    error
-}
-
-func formOf(r *http.Request) (*form, error) {
-	if err := r.ParseForm(); err != nil {
-		return nil, &formFault{Message: "The form could not be read: it may be too long."}
-	}
-	return &form{values: r.PostForm}, nil
-}
-
-func (f *form) text(name string) string { return strings.TrimSpace(f.values.Get(name)) }
-
-// words are a field's values, separated by commas or space.
-func (f *form) words(name string) []string {
-	return strings.FieldsFunc(f.values.Get(name), func(c rune) bool { return c == ',' || c == ' ' || c == '\n' || c == '\r' || c == '\t' })
-}
-
-// number is a whole number, 0 where the field is empty.
-func (f *form) number(name string) int64 {
-	text := f.text(name)
-	if text == "" {
-		return 0
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 {
-		f.fail(name, fmt.Sprintf("%s must be a whole number of 0 or more", name))
-	}
-	return n
-}
-
-// day is the end of a day, nil where the field is empty.
-func (f *form) day(name string) *time.Time {
-	text := f.text(name)
-	if text == "" {
-		return nil
-	}
-	t, err := time.Parse(time.DateOnly, text)
-	if err != nil {
-		f.fail(name, name+" must be a day such as 2027-03-31")
-		return nil
-	}
-	t = t.Add(24 * time.Hour)
-	return &t
-}
-
-func (f *form) fail(field, message string) {
-	if f.err == nil {
-		f.err = &formFault{field, message}
-	}
 }

@@ -14,6 +14,7 @@ type nodesData struct {
 	Managed bool
 	Outcome string
 	Fault   *formFault
+	Filled  map[string]string // what the refused form had
 	// Join is a join token that was just made, which is shown this once, with the command that uses it.
 	Join *joining
 }
@@ -101,7 +102,7 @@ func (c *console) createJoinToken(w http.ResponseWriter, r *http.Request) error 
 		if fault == nil {
 			return err
 		}
-		return c.showNodes(w, r, http.StatusUnprocessableEntity, nodesData{Fault: fault})
+		return c.showNodes(w, r, http.StatusUnprocessableEntity, nodesData{Fault: fault, Filled: f.filled()})
 	}
 	return c.showNodes(w, r, http.StatusOK, nodesData{Join: join})
 }

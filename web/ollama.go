@@ -128,7 +128,7 @@ func (c *console) pullModel(w http.ResponseWriter, r *http.Request) error {
 	end := &pullEnd{header: http.Header{}}
 	c.parts.API.ServeHTTP(end, req)
 	if message := end.fault(); message != "" {
-		fault := &formFault{Field: "model", Message: message}
+		fault := faultOf("model", message)
 		return c.showNode(w, r, http.StatusUnprocessableEntity, nodeData{Fault: fault, Filled: f.filled()})
 	}
 	return done(w, r, "/admin/nodes"+seg(r.PathValue("node")), "model-pulled")

@@ -26,12 +26,21 @@ func (c *console) playground(w http.ResponseWriter, r *http.Request) error {
 // playgroundName is the name of the keys that the playground makes.
 const playgroundName = "console playground"
 
-// playgroundKey returns the session's own API key, made when it is first wanted. It ends with the session.
+// playgroundKey returns the session's own API key, made when it is first wanted, and anew where somebody revoked it. It
+// ends with the session.
 func (c *console) playgroundKey(ctx context.Context, at *session) (string, error) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	if at.playground.Key != "" {
-		return at.playground.Key, nil
+		var now admin.Key
+		err := c.api.get(ctx, "/keys"+seg(string(at.playground.ID)), nil, &now)
+		if err == nil && now.Revoked == nil {
+			return at.playground.Key, nil
+		}
+		if refused, ok := errors.AsType[*apiError](err); err != nil && (!ok || refused.Status != http.StatusNotFound) {
+			return "", err
+		}
+		at.playground = admin.Key{}
 	}
 	until := at.until.UTC().Truncate(time.Second)
 	body := admin.NewKey{Name: playgroundName, Concurrency: 4, Expires: &until}

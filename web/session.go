@@ -93,16 +93,45 @@ func sessionOf(ctx context.Context) *session {
 	return at
 }
 
+// signInPath is the page to sign in on.
+const signInPath = "/admin/sign-in"
+
+// signInFor is where a browser without a session is sent: to sign in, and then back to the page that it has open. Who
+// sent a form is told that nothing came of it.
+func signInFor(r *http.Request) string {
+	page, query := r.URL.RequestURI(), url.Values{}
+	switch {
+	case isPart(r):
+		page = pathOf(r.Header.Get("Hx-Current-Url"))
+	case r.Method != http.MethodGet:
+		page = pathOf(r.Referer())
+		query.Set("unsent", "1")
+	}
+	if page = inside(page); page != home {
+		query.Set("next", page)
+	}
+	if len(query) == 0 {
+		return signInPath
+	}
+	return signInPath + "?" + query.Encode()
+}
+
+// pathOf is the path and query of an address; empty: it is none.
+func pathOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || address == "" {
+		return ""
+	}
+	return u.RequestURI()
+}
+
 // signedIn lets in who has a session. A part of a page that is fetched sends the whole page to sign in.
 func (c *console) signedIn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at := c.sessions.find(r, time.Now())
 		if at == nil {
-			to := "/admin/sign-in"
-			if r.Method == http.MethodGet && r.Header.Get("Hx-Request") == "" && r.URL.Path != home {
-				to += "?" + url.Values{"next": {r.URL.RequestURI()}}.Encode()
-			}
-			if r.Header.Get("Hx-Request") != "" {
+			to := signInFor(r)
+			if isPart(r) {
 				w.Header().Set("Hx-Redirect", to)
 				w.WriteHeader(http.StatusUnauthorized)
 				return
@@ -144,11 +173,14 @@ func (c *console) signOut(w http.ResponseWriter, r *http.Request) {
 	}
 	c.sessions.end(r)
 	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/admin", MaxAge: -1, HttpOnly: true, Secure: true, SameSite: http.SameSiteStrictMode})
-	http.Redirect(w, r, "/admin/sign-in", http.StatusSeeOther)
+	http.Redirect(w, r, signInPath, http.StatusSeeOther)
 }
 
 // signIn is what the page to sign in on shows.
-type signIn struct{ Fault, Next string }
+type signIn struct {
+	Fault, Next string
+	Unsent      bool // a form led here, and nothing came of it
+}
 
 func (c *console) signInPage(w http.ResponseWriter, r *http.Request) {
 	next := inside(r.URL.Query().Get("next"))
@@ -156,7 +188,7 @@ func (c *console) signInPage(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, next, http.StatusSeeOther)
 		return
 	}
-	c.pages.show(w, r, http.StatusOK, "signin", signIn{Next: next})
+	c.pages.show(w, r, http.StatusOK, "signin", signIn{Next: next, Unsent: r.URL.Query().Has("unsent")})
 }
 
 // inside returns the path if it is one of the console's, else its home: nobody is sent elsewhere by a link.

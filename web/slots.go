@@ -69,8 +69,9 @@ func (c *console) setSlot(w http.ResponseWriter, r *http.Request) error {
 	}
 	body := map[string]string{"profile": f.text("profile"), "value": f.values.Get("value")}
 	data := slotsData{Filled: map[string]string{"name": f.text("name"), "profile": f.text("profile")}}
+	// The name is a part of the API's path, which calls it slot.
 	if f.text("name") == "" {
-		f.fail("name", "a slot must have a name")
+		f.fail("slot", "a slot must have a name")
 	}
 	return c.changeSlot(w, r, f, http.MethodPut, "/slots"+seg(f.text("name")), body, data, "slot-set")
 }
@@ -107,15 +108,16 @@ func (c *console) switchSlot(what string) func(http.ResponseWriter, *http.Reques
 // changeSlot sends a change, and shows what became of the leases of before, or the fault.
 func (c *console) changeSlot(w http.ResponseWriter, r *http.Request, f *form, method, path string, body any, data slotsData, word string) error {
 	var change admin.SlotChange
-	if f.err == nil {
-		f.err = c.api.call(r.Context(), method, path, body, &change)
+	err := f.err()
+	if err == nil {
+		err = c.api.call(r.Context(), method, path, body, &change)
 	}
-	if f.err == nil {
+	if err == nil {
 		data.Outcome, data.Change, data.Filled = outcomes[word], &change, nil
 		return c.showSlots(w, r, http.StatusOK, data)
 	}
-	if data.Fault = refusedForm(f.err); data.Fault == nil {
-		return f.err
+	if data.Fault = refusedForm(err); data.Fault == nil {
+		return err
 	}
 	return c.showSlots(w, r, http.StatusUnprocessableEntity, data)
 }

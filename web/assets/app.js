@@ -11,6 +11,9 @@ document.addEventListener("htmx:afterRequest", (e) => {
 // [data-insecure]: shown where the browser keeps no session, as the page came in the open.
 if (!window.isSecureContext) document.querySelectorAll("[data-insecure]").forEach((e) => { e.hidden = false; });
 
+// The first field that was refused is where to go on.
+document.querySelector("main [aria-invalid]")?.focus();
+
 // What somebody opened stays open when the part of the page around it is replaced.
 Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) => !(name === "open" && element.tagName === "DETAILS");
 

@@ -125,7 +125,7 @@
     let queued = 0, done = false, failed = false;
     try {
       const reply = await fetch("/admin/playground/chat", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal: abort.signal });
-      if (reply.redirected) { location.reload(); return; }
+      if (reply.redirected) throw new Error("Your session has ended, and nothing was sent. Sign in in another tab, and send it again here.");
       queued = Number(reply.headers.get("x-iop-queue-ms") || 0);
       if (!reply.ok) {
         const text = await reply.text();
@@ -154,6 +154,8 @@
       messages.push(said);
       if (calls.length) messages.push(...calls.map((c) => ({ role: "tool", tool_call_id: c.id, content: "(no tool is connected in the playground)" })));
     }
+    // What was not answered can be sent again, unless the conversation was ended or something else is typed already.
+    if (failed && got.box.isConnected && !form.elements.prompt.value) form.elements.prompt.value = prompt;
     abort = null;
     stop.disabled = true;
     state.textContent = failed ? "" : "Done.";

@@ -73,7 +73,7 @@
     let last = "";
     try {
       const reply = await fetch(form.action, { method: "POST", body: data, headers: { "Accept": "application/x-ndjson" }, signal: abort.signal });
-      if (reply.redirected) { location.reload(); return; }
+      if (reply.redirected) throw new Error("your session has ended. Sign in in another tab, and pull again here.");
       if (!reply.ok) {
         const text = await reply.text();
         let message = "status " + reply.status;
@@ -90,7 +90,10 @@
       document.body.dispatchEvent(new Event("pulled"));
     } catch (e) {
       if (e.name === "AbortError") shown.end("The pull is ended. The same again goes on from there.", false);
-      else shown.end(model + " was not pulled: " + e.message, true);
+      else {
+        shown.end(model + " was not pulled: " + e.message, true);
+        if (!form.elements.model.value) form.elements.model.value = model;
+      }
     }
   }
 
