@@ -15,13 +15,21 @@ type needleSet struct {
 	longest int
 	in      [256]bool // the bytes that occur in a needle
 	blank   byte      // what hides a hit; in no needle, so that hiding one never makes another
+	telling int       // how many bytes of a needle's beginning tell nothing worth hiding
 }
+
+// A text may end with the first letters of a credential by chance: "s" as of "sk-". That many of a credential's bytes, and
+// at most this part of it, may be told.
+const (
+	maxTelling  = 3
+	tellingPart = 8
+)
 
 // minEncoded is the length from which an encoded form is looked for. A shorter one stands in any text by chance.
 const minEncoded = 8
 
 func newNeedleSet(credential []byte) *needleSet {
-	n := &needleSet{blank: '*'}
+	n := &needleSet{blank: '*', telling: min(maxTelling, len(credential)/tellingPart)}
 	n.add(credential)
 	for _, form := range encodedForms(credential) {
 		if len(form) < minEncoded || !n.add(form) {
@@ -173,10 +181,16 @@ func (n *needleSet) hide(p []byte) {
 // next chunk; that is never the end of an event, and at most the longest needle less one byte.
 type scrubber struct {
 	needles *needleSet
-	held    []byte // the end of what was pushed, as it came
+	tail
+	buf  []byte
+	hits []span
+}
+
+// tail is the end of a text that goes on, as far as a needle may have begun in it.
+type tail struct {
+	held    []byte // as it came
 	covered int    // how much of held, from its start, belongs to a needle that began before it
-	buf     []byte
-	hits    []span
+	given   int    // how much of held, from its start, has gone on already
 }
 
 // push returns what may go on of what has arrived: p itself, which is changed, or a buffer that is valid until the next
@@ -193,7 +207,7 @@ func (s *scrubber) push(p []byte) []byte {
 	return s.split(p, len(p)-keep)
 }
 
-// split hides what s.hits say, holds p from the border on, and returns what is before it.
+// split hides what s.hits say, holds p from the border on, and returns what is before it and has not gone on.
 func (s *scrubber) split(p []byte, border int) []byte {
 	s.held = append(s.held[:0], p[border:]...)
 	covered := s.covered
@@ -206,7 +220,9 @@ func (s *scrubber) split(p []byte, border int) []byte {
 	s.needles.hide(p[:min(s.covered, border)])
 	s.covered = max(0, covered-border)
 	clear(p[border:])
-	return p[:border]
+	given := min(s.given, border)
+	s.given -= given
+	return p[given:border]
 }
 
 // finish returns what was held back: the answer is over, so what began there is no needle.
@@ -216,8 +232,23 @@ func (s *scrubber) finish() []byte {
 	return s.split(s.buf, len(s.buf))
 }
 
+// release returns what was held back, which is remembered nevertheless: if it was the beginning of a needle, the rest of
+// that will be hidden. It returns nothing if that would tell more of a needle than may be told.
+func (s *scrubber) release() []byte {
+	if len(s.held) > s.needles.telling || s.given == len(s.held) {
+		return nil
+	}
+	s.buf = append(s.buf[:0], s.held...)
+	s.needles.hide(s.buf[:s.covered])
+	given := s.given
+	s.given = len(s.held)
+	return s.buf[given:]
+}
+
 // wipe overwrites what is held of an answer.
 func (s *scrubber) wipe() {
-	clear(s.held[:cap(s.held)])
+	s.tail.wipe()
 	clear(s.buf[:cap(s.buf)])
 }
+
+func (t *tail) wipe() { clear(t.held[:cap(t.held)]) }
