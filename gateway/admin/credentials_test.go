@@ -121,7 +121,7 @@ func TestSlotFaults(t *testing.T) {
 		d.refused(400, "invalid_request", param, "PUT", v1+"/slots/main", text)
 	}
 	for _, text := range []string{
-		`{"` + canary + `":1}`, `{"profile":"openai","value":["` + canary + `"]}`, `{"profile":"openai","value":"` + canary,
+		`{"` + canary + `":1}`, `{"profile":"openai","value":"` + canary,
 		`"` + canary + `"`, body(canary) + canary, `{"profile":"openai","value":"\ud800` + canary + `"}x`,
 	} {
 		for _, ask := range [][2]string{{"PUT", "/slots/main"}, {"POST", "/slots/main/rotate"}} {
@@ -129,6 +129,10 @@ func TestSlotFaults(t *testing.T) {
 				t.Errorf("%s: %s", text, got.Message)
 			}
 		}
+	}
+	got := d.refused(400, "invalid_request", "value", "PUT", v1+"/slots/main", `{"profile":"openai","value":["`+canary+`"]}`)
+	if strings.Contains(got.Message, "canary") {
+		t.Error(got.Message)
 	}
 	d.refused(400, "invalid_request", "slot", "PUT", v1+"/slots/a%20b", body(canary))
 	d.refused(415, "unsupported_media_type", "", "PUT", v1+"/slots/main", body(canary), with("Content-Type", "text/plain"))

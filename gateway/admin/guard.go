@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"mime"
 	"net/http"
@@ -226,25 +225,6 @@ func credentialFailure(err error) *failure {
 		return &failure{http.StatusConflict, "no_master_key", "", "no master key is known: start the Edge with IOP_EDGE_MASTER_KEY_FILE"}
 	}
 	return &failure{http.StatusConflict, "slot_unusable", "slot", refused.Error()}
-}
-
-// decode reads a JSON body into v.
-func decode(r *http.Request, v any) error {
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	err := d.Decode(v)
-	if err == nil {
-		if _, err = d.Token(); errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil {
-			err = errors.New("more follows the first value")
-		}
-	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return err
-	}
-	return invalid("", "the body is not what is expected here: "+err.Error())
 }
 
 // done notes what an operator did.

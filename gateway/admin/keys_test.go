@@ -61,8 +61,8 @@ func TestKeyFaults(t *testing.T) {
 	for body, param := range map[string]string{`{"name":""}`: "name", `{"weight":0}`: "weight", `{"tpm":-1}`: "tpm"} {
 		d.refused(400, "invalid_request", param, "PATCH", path, body)
 	}
-	d.refused(400, "invalid_request", "", "PATCH", path, `{"revoked":null}`)
-	d.refused(400, "invalid_request", "", "PATCH", path, `{"id":"b"}`)
+	d.refused(400, "invalid_request", "revoked", "PATCH", path, `{"revoked":null}`)
+	d.refused(400, "invalid_request", "id", "PATCH", path, `{"id":"b"}`)
 	for _, r := range [][2]string{{"GET", ""}, {"PATCH", `{}`}} {
 		d.refused(404, "not_found", "id", r[0], v1+"/keys/none", r[1])
 	}

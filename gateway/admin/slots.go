@@ -2,9 +2,7 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"time"
 
@@ -28,22 +26,6 @@ func about(part string, err error) error {
 		return &failure{http.StatusNotFound, "not_found", part, "there is no such " + part}
 	}
 	return err
-}
-
-// decodeValue reads a body with a value in it: no fault of such a body repeats any of it.
-func decodeValue(r *http.Request, v any) error {
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	err := d.Decode(v)
-	if err == nil {
-		if _, err = d.Token(); errors.Is(err, io.EOF) {
-			return nil
-		}
-	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return err
-	}
-	return invalid("", "the body is not what is expected here; what it holds is not repeated")
 }
 
 func (a *api) slots(r *http.Request) (any, error) {
