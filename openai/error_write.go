@@ -149,21 +149,12 @@ func anthropicType(status int) string {
 	return "api_error"
 }
 
-// ResponseState is what is known of a Responses stream that must be ended with an error. The zero value is a stream
-// of which nothing was read: its clients raise the error from the first event and never look at the rest.
-type ResponseState struct {
-	ID        string // the response's id
-	Model     string
-	CreatedAt int64 // Unix seconds
-	NextSeq   int64 // the next sequence_number
-}
-
 // AppendInBandError appends e as the event with which a stream of this kind reports a failure after its head was
 // sent. It must be appended at an event border, and nothing may follow it.
 func AppendInBandError(dst []byte, k StreamKind, e *Error) []byte {
 	switch k {
 	case StreamResponses:
-		return AppendResponsesError(dst, ResponseState{}, e)
+		return appendResponsesError(dst, e)
 	case StreamMessages:
 		dst = append(dst, "event: error\ndata: "...)
 		dst = AppendError(dst, FamilyAnthropic, "", e)
@@ -176,23 +167,17 @@ func AppendInBandError(dst []byte, k StreamKind, e *Error) []byte {
 	return append(dst, "\n\n"...)
 }
 
-// AppendResponsesError appends the two events that end a failed Responses stream: `error`, with its fields flat as
-// the specification has them and nested as the SDKs look for them, then `response.failed`.
-func AppendResponsesError(dst []byte, st ResponseState, e *Error) []byte {
-	dst = appendErrorEvent(dst, st.NextSeq, e)
-	dst = append(dst, "event: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":"...)
-	dst = strconv.AppendInt(dst, st.NextSeq+1, 10)
-	dst = append(dst, `,"response":{"id":`...)
-	dst = appendString(dst, st.ID)
-	dst = append(dst, `,"object":"response","created_at":`...)
-	dst = strconv.AppendInt(dst, st.CreatedAt, 10)
-	dst = append(dst, `,"status":"failed","error":{"code":`...)
+// appendResponsesError appends the two events that end a failed Responses stream of which nothing was read: `error`, with
+// its fields flat as the specification has them and nested as the SDKs look for them, then `response.failed`. Clients raise
+// the error from the first event and never look at the rest: what names the response in the second one is empty.
+func appendResponsesError(dst []byte, e *Error) []byte {
+	dst = appendErrorEvent(dst, 0, e)
+	dst = append(dst, "event: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":1,\"response\":{\"id\":\"\","...)
+	dst = append(dst, `"object":"response","created_at":0,"status":"failed","error":{"code":`...)
 	dst = appendString(dst, e.Code)
 	dst = append(dst, `,"message":`...)
 	dst = appendString(dst, e.Message)
-	dst = append(dst, `},"incomplete_details":null,"instructions":null,"model":`...)
-	dst = appendString(dst, st.Model)
-	dst = append(dst, `,"output":[],"parallel_tool_calls":true,"temperature":null,"tool_choice":"auto","tools":[],"top_p":null,"metadata":{}}}`...)
+	dst = append(dst, `},"incomplete_details":null,"instructions":null,"model":"","output":[],"parallel_tool_calls":true,"temperature":null,"tool_choice":"auto","tools":[],"top_p":null,"metadata":{}}}`...)
 	return append(dst, "\n\n"...)
 }
 

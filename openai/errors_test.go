@@ -125,7 +125,7 @@ func TestInBandErrors(t *testing.T) {
 }
 
 func TestResponsesErrorFields(t *testing.T) {
-	out := AppendResponsesError(nil, ResponseState{ID: "resp_1", Model: "m", CreatedAt: 5, NextSeq: 7}, ProviderFailed("x"))
+	out := AppendInBandError(nil, StreamResponses, ProviderFailed("x"))
 	r := NewEventReader(bytes.NewReader(out))
 	first, err := r.Next()
 	if err != nil {
@@ -135,7 +135,7 @@ func TestResponsesErrorFields(t *testing.T) {
 	if err := json.Unmarshal(first.Data, &flat); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]any{"type": "error", "code": "provider_error", "message": "x", "param": nil, "sequence_number": 7.0} {
+	for name, want := range map[string]any{"type": "error", "code": "provider_error", "message": "x", "param": nil, "sequence_number": 0.0} {
 		if got, ok := flat[name]; !ok || got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
@@ -149,7 +149,7 @@ func TestResponsesErrorFields(t *testing.T) {
 		Seq      int64 `json:"sequence_number"`
 		Response map[string]json.RawMessage
 	}
-	if err := json.Unmarshal(second.Data, &failed); err != nil || failed.Type != "response.failed" || failed.Seq != 8 {
+	if err := json.Unmarshal(second.Data, &failed); err != nil || failed.Type != "response.failed" || failed.Seq != 1 {
 		t.Fatal(err, failed)
 	}
 	for _, name := range []string{"id", "object", "created_at", "error", "incomplete_details", "instructions", "model", "tools", "output",

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
-	"time"
 )
 
 // MaxEventSize is the longest event that an EventReader takes, in bytes of lines.
@@ -26,31 +24,23 @@ type Event struct {
 // generator, tests. It is as strict as the standard: an event that the stream's end cuts off is not dispatched. The
 // one liberty is that invalid UTF-8 is left as it is. Not safe for concurrent use.
 type EventReader struct {
-	r        io.Reader
-	err      error // of r, once it failed
-	buf      []byte
-	at, end  int // buf[at:end] is read but not taken
-	begun    bool
-	skipLF   bool // the last line ended with CR
-	line     []byte
-	data     []byte
-	hasData  bool
-	typ      string
-	id       string
-	retry    time.Duration
-	comments int
+	r       io.Reader
+	err     error // of r, once it failed
+	buf     []byte
+	at, end int // buf[at:end] is read but not taken
+	begun   bool
+	skipLF  bool // the last line ended with CR
+	line    []byte
+	data    []byte
+	hasData bool
+	typ     string
+	id      string
 }
 
 // NewEventReader returns a reader of the stream r. It reads ahead.
 func NewEventReader(r io.Reader) *EventReader {
 	return &EventReader{r: r, buf: make([]byte, 16<<10)}
 }
-
-// Retry returns the last reconnection time that the stream has set, 0 if none.
-func (r *EventReader) Retry() time.Duration { return r.retry }
-
-// Comments returns how many comment lines were read: keep-alives are such.
-func (r *EventReader) Comments() int { return r.comments }
 
 // Next returns the next event. At the stream's end it returns io.EOF, whether or not that cut an event off.
 func (r *EventReader) Next() (Event, error) {
@@ -75,7 +65,6 @@ func (r *EventReader) Next() (Event, error) {
 
 func (r *EventReader) field(line []byte) error {
 	if line[0] == ':' {
-		r.comments++
 		return nil
 	}
 	name, value, _ := bytes.Cut(line, []byte(":"))
@@ -94,10 +83,6 @@ func (r *EventReader) field(line []byte) error {
 	case "id":
 		if bytes.IndexByte(value, 0) < 0 && string(value) != r.id {
 			r.id = string(value)
-		}
-	case "retry":
-		if ms, err := strconv.ParseUint(string(value), 10, 32); err == nil && digits(value, 0) == len(value) {
-			r.retry = time.Duration(ms) * time.Millisecond
 		}
 	}
 	return nil
@@ -174,33 +159,3 @@ func (r *EventReader) fill() error {
 	}
 	return io.EOF
 }
-
-// AppendEvent appends one event; eventType may be empty. Each line of data becomes a data line (LF, CRLF and CR end
-// one), so that no data can break out of the event.
-func AppendEvent(dst []byte, eventType string, data []byte) []byte {
-	if eventType != "" {
-		dst = append(append(append(dst, "event: "...), eventType...), '\n')
-	}
-	for {
-		i := lineBreak(data)
-		line := data
-		if i >= 0 {
-			line = data[:i]
-		}
-		dst = append(append(append(dst, "data: "...), line...), '\n')
-		if i < 0 {
-			return append(dst, '\n')
-		}
-		if data[i] == '\r' && i+1 < len(data) && data[i+1] == '\n' {
-			i++
-		}
-		data = data[i+1:]
-	}
-}
-
-// AppendDone appends the event that ends a chat stream.
-func AppendDone(dst []byte) []byte { return append(dst, "data: [DONE]\n\n"...) }
-
-// AppendPing appends the keep-alive: a comment line without a blank line after it, because some clients dispatch an
-// event at every blank line. It may stand at an event border only.
-func AppendPing(dst []byte) []byte { return append(dst, ": ping\n"...) }

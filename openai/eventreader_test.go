@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"time"
 )
 
 // readAll returns the events as "type|id|data".
@@ -47,6 +46,7 @@ func TestEventReader(t *testing.T) {
 		{"data\n\n", []string{"||"}},
 		{"data: cut off\n", nil},
 		{"data: cut off", nil},
+		{": ping\nretry: 1500\n\n: ping\nretry: x\nretry: -1\ndata: a\n\n", []string{"||a"}},
 		{"unknown: x\nDATA: y\n data: z\n\n", nil},
 		{"", nil},
 	} {
@@ -59,11 +59,7 @@ func TestEventReader(t *testing.T) {
 	}
 }
 
-func TestEventReaderSide(t *testing.T) {
-	r := NewEventReader(strings.NewReader(": ping\nretry: 1500\n\n: ping\nretry: x\nretry: -1\ndata: a\n\n"))
-	if got, err := readAll(r); err != nil || len(got) != 1 || r.Comments() != 2 || r.Retry() != 1500*time.Millisecond {
-		t.Errorf("%q %v, %d comments, retry %s", got, err, r.Comments(), r.Retry())
-	}
+func TestEventReaderFaults(t *testing.T) {
 	broken := errors.New("broken")
 	if _, err := readAll(NewEventReader(io.MultiReader(strings.NewReader("data: a\n"), iotest.ErrReader(broken)))); !errors.Is(err, broken) {
 		t.Errorf("the reader's error is lost: %v", err)
@@ -100,19 +96,6 @@ type endlessLines struct{}
 
 func (endlessLines) Read(p []byte) (int, error) {
 	return copy(p, "data: "+strings.Repeat("x", 8000)+"\n"), nil
-}
-
-func TestAppendEvent(t *testing.T) {
-	for _, data := range []string{"", "a", "a\nb", "a\r\nb\rc", "\n", `{"x":1}`} {
-		got, err := readAll(NewEventReader(bytes.NewReader(AppendEvent(nil, "t", []byte(data)))))
-		want := []string{"t||" + strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(data)}
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("%q came back as %q, %v", data, got, err)
-		}
-	}
-	if got := string(AppendPing(AppendDone(AppendEvent(nil, "", []byte("x"))))); got != "data: x\n\ndata: [DONE]\n\n: ping\n" {
-		t.Errorf("%q", got)
-	}
 }
 
 var anyLine = regexp.MustCompile("\r\n|\r|\n")

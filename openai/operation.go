@@ -118,42 +118,20 @@ var operations = [...]Operation{
 // operationMethod is the method of every operation so far; the field exists so that this can change in one row.
 const operationMethod = "POST"
 
-// byPath and byName are filled once at start-up and only read afterwards.
-var (
-	byPath = make(map[string]*Operation, len(operations))
-	byName = make(map[string]*Operation, len(operations))
-)
+// byName is filled once at start-up and only read afterwards.
+var byName = make(map[string]*Operation, len(operations))
 
 func init() {
 	for i := range operations {
 		o := &operations[i]
 		o.Method, o.UpstreamPath = operationMethod, o.Path
-		byPath[o.Path], byName[o.Name] = o, o
+		byName[o.Name] = o
 	}
 }
 
 // Operations returns a copy of the whole table, in the order of the ids.
 func Operations() []Operation {
 	return append([]Operation(nil), operations[:]...)
-}
-
-// Lookup finds the operation of a client's method and path. Both match exactly: no cleaning, no trailing slash, no
-// decoding. A path that is known under another method is not found; see [AllowedMethod].
-func Lookup(method, path string) (Operation, bool) {
-	o := byPath[path]
-	if o == nil || o.Method != method {
-		return Operation{}, false
-	}
-	return *o, true
-}
-
-// AllowedMethod returns the method that a path of the table takes, empty if the path is not in the table. It tells
-// 405 from 404.
-func AllowedMethod(path string) string {
-	if o := byPath[path]; o != nil {
-		return o.Method
-	}
-	return ""
 }
 
 // ParseOp returns the operation that has this name on the tunnel.
@@ -182,9 +160,3 @@ func (id OpID) Name() string {
 
 // String is Name.
 func (id OpID) String() string { return id.Name() }
-
-// UpstreamPath returns the constant path at the provider, empty for an id that is not in the table.
-func (id OpID) UpstreamPath() string {
-	op, _ := id.Operation()
-	return op.UpstreamPath
-}

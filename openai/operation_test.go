@@ -18,31 +18,19 @@ func TestOperationNames(t *testing.T) {
 	if n := len(strings.Fields(names)); n != len(Operations()) {
 		t.Errorf("%d operations, %d pinned", len(Operations()), n)
 	}
-	if _, ok := ParseOp(""); ok || OpID(0).UpstreamPath() != "" || OpID(200).Name() != "unknown_200" {
+	if _, ok := ParseOp(""); ok || OpID(200).Name() != "unknown_200" {
 		t.Error("unknown operations must stay unknown")
 	}
 }
 
-func TestLookup(t *testing.T) {
+func TestOperations(t *testing.T) {
 	for _, op := range Operations() {
-		got, ok := Lookup("POST", op.Path)
-		if !ok || got != op || op.ID.UpstreamPath() != op.UpstreamPath || !strings.HasPrefix(op.UpstreamPath, "/") || (!op.JSON && !op.Multipart) {
+		if op.Method != "POST" || !strings.HasPrefix(op.UpstreamPath, "/") || (!op.JSON && !op.Multipart) {
 			t.Errorf("%+v", op)
 		}
 		if (op.Answer == AnswerSSE) && op.Stream == StreamNone || (op.IncludeUsage && op.Stream != StreamChat) {
 			t.Errorf("%s: its answer and its stream disagree", op.Name)
 		}
-		for _, path := range []string{op.Path + "/", "/" + op.Path, op.Path + "?x", "/v1/.." + op.Path, strings.ToUpper(op.Path), op.Path + "%00"} {
-			if _, ok := Lookup("POST", path); ok {
-				t.Errorf("%s was taken for %s", path, op.Path)
-			}
-		}
-		if _, ok := Lookup("GET", op.Path); ok || AllowedMethod(op.Path) != "POST" {
-			t.Errorf("%s: method", op.Path)
-		}
-	}
-	if AllowedMethod("/v1/nope") != "" {
-		t.Error("an unknown path has no method")
 	}
 	Operations()[0].Path = "/changed"
 	if Operations()[0].Path == "/changed" {

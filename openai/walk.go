@@ -50,9 +50,6 @@ func Text(value []byte) string { return text(value) }
 // AppendText appends what the inside of a JSON string, the text between its quotes, means.
 func AppendText(dst, inside []byte) []byte { return appendUnescaped(dst, inside) }
 
-// AppendJSONString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD.
-func AppendJSONString(dst []byte, s string) []byte { return appendString(dst, s) }
-
 // StringEnd returns the offset after the closing quote of the JSON string whose opening quote is b[i], and whether there
 // is an escape in it; -1 if that is no whole string.
 func StringEnd(b []byte, i int) (end int, escaped bool) {
