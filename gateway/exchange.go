@@ -165,13 +165,20 @@ func (x *exchange) close() {
 	x.busy.Unlock()
 }
 
-// letGo forgets the request, which is not sent again.
+// letGo forgets the request, which is not sent again. What is held of its answer stays.
 func (x *exchange) letGo() {
-	x.s.bodies.give(x.share, x.held)
-	x.held, x.body, x.sent, x.headers = 0, nil, sentBody{usage: x.sent.usage}, nil
+	var answer int64
 	if x.norm != nil {
-		x.norm.charged = 0
+		answer = x.norm.charged
 	}
+	x.s.bodies.give(x.share, x.held-answer)
+	x.held, x.body, x.sent, x.headers = answer, nil, sentBody{usage: x.sent.usage}, nil
+}
+
+// giveBack gives all of the body budget back, at the end.
+func (x *exchange) giveBack() {
+	x.s.bodies.give(x.share, x.held)
+	x.held = 0
 }
 
 // dispatch opens the run, as often as the outcome allows, and returns the last verdict.

@@ -37,7 +37,7 @@ type normalized struct {
 	reader    tunnel.EventReader
 	renderer  openai.Renderer // of a stream; else nil
 	collector *execution.Collector
-	charged   int64  // of the body budget, for what collector has
+	charged   int64  // of the body budget, for what collector or renderer has
 	out       []byte // rendered, and not written yet
 	begun     bool   // something came that is part of the answer itself
 	failure   *execution.Failure
@@ -235,16 +235,24 @@ func (x *exchange) takeEvents(data []byte) {
 	if n.fault != nil {
 		return
 	}
-	if n.fault = n.reader.Push(data, n.event); n.fault == nil && n.collector != nil {
+	if n.fault = n.reader.Push(data, n.event); n.fault == nil {
 		n.fault = x.chargeGathered()
 	}
+}
+
+// gathered is how many bytes of the answer are remembered until its end, and what the end takes besides.
+func (n *normalized) gathered() int {
+	if n.renderer != nil {
+		return n.renderer.Held()
+	}
+	return n.collector.Size()
 }
 
 // chargeGathered takes what was gathered of the answer from the body budget: in large steps, and nothing for what most
 // answers are.
 func (x *exchange) chargeGathered() error {
 	n := x.norm
-	more := int64(n.collector.Size()) - n.charged
+	more := int64(n.gathered()) - n.charged
 	if more <= gatherLimit {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,52 @@ func TestNormalizedAnswerIsPaidFor(t *testing.T) {
 		status, h, answer := families["messages"].ask(e, false)
 		if status != http.StatusServiceUnavailable || h.Get("Retry-After") == "" {
 			t.Errorf("%d: %s", status, answer)
+		}
+		e.idle()
+	}
+}
+
+// What a stream's protocol repeats at its end counts against the body budget while it grows. Where there is no room the
+// stream ends with the family's own error, and the run at its provider.
+func TestResponsesStreamIsPaidFor(t *testing.T) {
+	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget = 1<<20, 4<<20 })
+	end := execution.Terminal{Outcome: execution.Cancelled, Code: execution.CodeInternal, Phase: execution.PhaseStreaming, Usage: used}
+	e.addProvider("n1", runsOn("openai"), func(ctx context.Context, run *tunnel.NodeRun) {
+		_, _ = io.Copy(io.Discard, run)
+		piece := tunnel.AppendRunEvent(nil, &execution.Event{Kind: execution.EventText, Text: strings.Repeat("x", 32<<10)})
+		for ctx.Err() == nil && run.Events(piece) == nil {
+		}
+		<-ctx.Done()
+		run.End(end)
+	}, "m")
+	f := families["responses"]
+	for range 2 {
+		status, _, answer := f.ask(e, true)
+		if status != http.StatusOK || strings.Count(answer, f.broken) != 1 || strings.Count(answer, `"type":"response.failed"`) != 1 || strings.Contains(answer, f.done) {
+			t.Errorf("%d: %.300s ... %s", status, answer, answer[max(0, len(answer)-900):])
+		}
+		if !strings.Contains(answer, `"code":"overloaded"`) || !strings.Contains(answer, "xxxx") {
+			t.Errorf("it says %s", answer[max(0, len(answer)-900):])
+		}
+		if run := e.lastRun(); run.Outcome != "failed" || run.Code != "internal" || run.Usage == nil || *run.Usage != used {
+			t.Errorf("%+v", run)
+		}
+		e.idle()
+	}
+}
+
+// A stream in a protocol that repeats nothing is not held, however long it is, and one that is whole costs nothing after its end.
+func TestStreamsThatFit(t *testing.T) {
+	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget = 1<<20, 4<<20 })
+	pieces := map[string]int{"chat": 300, "messages": 300, "ollama chat": 300, "responses": 12}
+	for name, n := range pieces {
+		piece := &execution.Event{Kind: execution.EventText, Text: strings.Repeat("x", 32<<10)}
+		events := append(slices.Repeat([]*execution.Event{piece}, n), stop)
+		e.addProvider(strings.ReplaceAll(name, " ", "-"), runsOn("openai"), answerEvents(completed, events...), name)
+		f := families[name]
+		body := strings.Replace(f.with(true), `"model":"m"`, `"model":"`+name+`"`, 1)
+		if status, _, answer := e.post(f.path, body); status != http.StatusOK || !strings.Contains(answer, f.done) || len(answer) < n*32<<10 {
+			t.Errorf("%s: %d, %d bytes, %s", name, status, len(answer), answer[max(0, len(answer)-200):])
 		}
 		e.idle()
 	}

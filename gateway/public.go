@@ -161,7 +161,7 @@ func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *open
 	}
 	x.spoke = x.started
 	x.reply.border = true
-	defer x.letGo()
+	defer x.giveBack()
 	defer x.hold.Release() // of a request that became no run: a run's is settled by then
 	if e := x.intake(); e != nil {
 		s.refused(x, e)

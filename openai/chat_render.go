@@ -212,6 +212,9 @@ func appendChatLogprobs(dst, logprobs []byte, refusal bool) []byte {
 // Fault implements Renderer: chunks can say whatever comes.
 func (r *chatRenderer) Fault() *Error { return nil }
 
+// Held implements Renderer: nothing is said twice.
+func (r *chatRenderer) Held() int { return 0 }
+
 // Complete implements Renderer.
 func (r *chatRenderer) Complete(dst []byte, usage execution.Usage) ([]byte, *Error) {
 	if len(r.choices) == 0 {

@@ -34,6 +34,9 @@ type Renderer interface {
 	// Fault is why the answer can't become a whole one any more, nil as long as it can: nothing of the run is wanted then, and
 	// Fail is to be called.
 	Fault() *Error
+	// Held is how many bytes of the answer are remembered until its end, and what writing them at the end takes besides,
+	// about. It grows with the events; whoever has no room for it calls Fail.
+	Held() int
 	// Complete appends the stream's end. An error means that the events were no whole answer: nothing was appended, and Fail
 	// is to be called.
 	Complete(dst []byte, usage execution.Usage) ([]byte, *Error)

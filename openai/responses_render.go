@@ -12,6 +12,10 @@ import (
 // in the events that end it. No model's answer comes near it.
 const maxResponsesText = 8 << 20
 
+// responsesTimes is how often a text is in memory when the answer ends: as it is remembered, and in the events that end its
+// part (two of them), its item and the response.
+const responsesTimes = 5
+
 // responsesRenderer writes Responses events, and the whole object. What the model thinks, says and calls are items, each
 // with events for its begin, its pieces and its end; text and thoughts come one item at a time, calls may overlap.
 type responsesRenderer struct {
@@ -129,6 +133,9 @@ func incompleteReason(reason execution.FinishReason) string {
 
 // Fault implements Renderer.
 func (r *responsesRenderer) Fault() *Error { return r.failure }
+
+// Held implements Renderer.
+func (r *responsesRenderer) Held() int { return responsesTimes * r.size }
 
 // Complete implements Renderer.
 func (r *responsesRenderer) Complete(dst []byte, usage execution.Usage) ([]byte, *Error) {

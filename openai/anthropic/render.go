@@ -280,6 +280,9 @@ func (r *renderer) appendCall(dst []byte, index int, id, name string) []byte {
 // Fault implements [openai.Renderer].
 func (r *renderer) Fault() *openai.Error { return r.fault }
 
+// Held implements [openai.Renderer]: what of the open block is kept until it ends.
+func (r *renderer) Held() int { return len(r.signature) + len(r.arguments) }
+
 // Complete implements [openai.Renderer].
 func (r *renderer) Complete(dst []byte, usage execution.Usage) ([]byte, *openai.Error) {
 	switch {

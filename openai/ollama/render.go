@@ -198,6 +198,9 @@ func appendRaw(dst, document []byte) []byte {
 // Fault implements [openai.Renderer].
 func (r *renderer) Fault() *openai.Error { return r.fault }
 
+// Held implements [openai.Renderer]: the calls, and the line in which they stand at the end.
+func (r *renderer) Held() int { return 2 * r.held }
+
 // Complete implements [openai.Renderer].
 func (r *renderer) Complete(dst []byte, usage execution.Usage) ([]byte, *openai.Error) {
 	switch {
