@@ -61,9 +61,6 @@ func EdgePeer(state *tls.ConnectionState, src Source, edge ID) (*Peer, error) {
 	return peerOf(state, src, want)
 }
 
-// Chain returns the certificates from the leaf to an authority of the bundle, as verified last. Not to be changed.
-func (p *Peer) Chain() []*x509.Certificate { return p.trust.Load().chain }
-
 // NotAfter is when the first certificate of the chain ends. From that instant on the peer is not trusted.
 func (p *Peer) NotAfter() time.Time { return p.trust.Load().notAfter }
 

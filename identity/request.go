@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -42,9 +41,6 @@ func NewKeyRequest(id ID) (*KeyRequest, error) {
 		ID: id, csr: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: raw}), key: func() []byte { return private },
 	}, nil
 }
-
-// PEM returns the request.
-func (r *KeyRequest) PEM() []byte { return bytes.Clone(r.csr) }
 
 // Deliver writes key and request to dir as ROLE-NAME.key (mode 0600) and ROLE-NAME.csr, and returns the paths. Files that
 // exist are never replaced: a key that is gone can't be had again.

@@ -145,7 +145,7 @@ func TestThreat27IntermediateThatMayNotSign(t *testing.T) {
 	between := sign(ca, template)
 	c := edgeMeets(t, edge, sign(between, leafOf(nodeID)), between)
 	wantReason(t, c.server, 0)
-	if peer, err := NodePeer(&c.serverState, edge); err != nil || !peer.NotAfter().Equal(between.NotAfter) || len(peer.Chain()) != 3 {
+	if peer, err := NodePeer(&c.serverState, edge); err != nil || !peer.NotAfter().Equal(between.NotAfter) || len(peer.trust.Load().chain) != 3 {
 		t.Errorf("%v: a chain ends with its first certificate to end", err)
 	}
 	for _, usage := range []x509.KeyUsage{0, x509.KeyUsageCRLSign} {

@@ -186,7 +186,7 @@ func TestThreat56ErrorsShowNoCredential(t *testing.T) {
 	_, badURL := s.SetProfile(ctx, Profile{Name: "p", Header: HeaderAPIKey, BaseURLs: []string{"https://x/?key=" + canary}}, "ops")
 	_, badHeader := ParseHeader(canary)
 	_, badAction := ParseAuditAction(canary)
-	_, badKey := ParseMasterKeys(key.Reveal() + canary)
+	_, badKey := parseMasterKeys(key.Reveal() + canary)
 	_, notOpened := s.OpenCredential(ctx, canary)
 	_, noSlot := s.Slot(ctx, canary)
 	_, noProfile := s.Profile(ctx, canary)

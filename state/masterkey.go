@@ -96,9 +96,9 @@ func (k MasterKey) LogValue() slog.Value { return slog.StringValue(redacted) }
 // MarshalText returns "[secret]"; encoding/json uses it too.
 func (k MasterKey) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// ParseMasterKeys reads the content of a master key file: a key a line, the current one first, '#' begins a comment. It
+// parseMasterKeys reads the content of a master key file: a key a line, the current one first, '#' begins a comment. It
 // refuses a content without a key and one with the same key twice. No error shows what was read.
-func ParseMasterKeys(content string) ([]MasterKey, error) {
+func parseMasterKeys(content string) ([]MasterKey, error) {
 	var keys []MasterKey
 	number := 0
 	for line := range strings.Lines(content) {
@@ -145,7 +145,7 @@ func ReadMasterKeys(path string) ([]MasterKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("master key: %w", err)
 	}
-	return ParseMasterKeys(content)
+	return parseMasterKeys(content)
 }
 
 // CreateMasterKeyFile makes a file, of mode 0600, with a fresh key. It never replaces a file: fs.ErrExist.

@@ -66,7 +66,7 @@ func TestParseMasterKeysRefuses(t *testing.T) {
 		bad = append(bad, good[:i]+string(other)+good[i+1:])
 	}
 	for _, content := range bad {
-		keys, err := ParseMasterKeys(content)
+		keys, err := parseMasterKeys(content)
 		if err == nil {
 			t.Errorf("%q gives %d keys", content, len(keys))
 		} else if strings.Contains(err.Error(), good[30:40]) || strings.Contains(err.Error(), good[60:70]) {
@@ -74,7 +74,7 @@ func TestParseMasterKeysRefuses(t *testing.T) {
 		}
 	}
 	other := newTestKey(t)
-	keys, err := ParseMasterKeys("# a\r\n\n  " + good + "  \r\n#b\n" + other.Reveal())
+	keys, err := parseMasterKeys("# a\r\n\n  " + good + "  \r\n#b\n" + other.Reveal())
 	if err != nil || len(keys) != 2 || keys[0].Reveal() != good || keys[1].Reveal() != other.Reveal() {
 		t.Errorf("%v, %v", keys, err)
 	}
@@ -82,7 +82,7 @@ func TestParseMasterKeysRefuses(t *testing.T) {
 	for range maxMasterKeys + 1 {
 		many.WriteString(newTestKey(t).Reveal() + "\n")
 	}
-	if _, err := ParseMasterKeys(many.String()); err == nil {
+	if _, err := parseMasterKeys(many.String()); err == nil {
 		t.Error("more keys than may be")
 	}
 }
@@ -104,7 +104,7 @@ func FuzzParseMasterKeys(f *testing.F) {
 		f.Add(content)
 	}
 	f.Fuzz(func(t *testing.T, content string) {
-		keys, err := ParseMasterKeys(content)
+		keys, err := parseMasterKeys(content)
 		if (err == nil) != (len(keys) > 0) {
 			t.Fatalf("%d keys, %v", len(keys), err)
 		}

@@ -19,13 +19,6 @@ var (
 	ErrWrongNode = errors.New("the join token is for another node name")
 )
 
-// NodeClaim says whom a Node's name belongs to.
-type NodeClaim struct {
-	Node    execution.NodeID
-	Token   JoinTokenID
-	Claimed time.Time // when that token first used the name
-}
-
 // ClaimNode gives a Node's name to the join token, if it is free, the token's own already, or held by a token that is
 // revoked or expired. It decides in one atomic step, so that of two tokens only one gets a name. Otherwise the error is
 // ErrNodeTaken, ErrWrongNode, or what VerifyJoinToken would say.
@@ -57,34 +50,6 @@ func (s *Store) claimNode(ctx context.Context, token JoinTokenID, node execution
 		return ErrWrongNode
 	}
 	return ErrNodeTaken
-}
-
-// NodeOwner returns the claim of one name. ErrNotFound if nobody has claimed it.
-func (s *Store) NodeOwner(ctx context.Context, node execution.NodeID) (NodeClaim, error) {
-	claim, err := queryOne(ctx, s.db.read, scanNodeClaim, queryNodeClaim, string(node))
-	if errors.Is(err, sql.ErrNoRows) {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return NodeClaim{}, fmt.Errorf("owner of node %q: %w", node, err)
-	}
-	return claim, nil
-}
-
-// NodeClaims returns all claims, by name. A claim stays when its token ends.
-func (s *Store) NodeClaims(ctx context.Context) ([]NodeClaim, error) {
-	claims, err := queryAll(ctx, s.db.read, scanNodeClaim, queryNodeClaims)
-	if err != nil {
-		return nil, fmt.Errorf("list node claims: %w", err)
-	}
-	return claims, nil
-}
-
-func scanNodeClaim(rows *sql.Rows) (claim NodeClaim, err error) {
-	var claimed int64
-	err = rows.Scan(&claim.Node, &claim.Token, &claimed)
-	claim.Claimed = fromMillis(claimed)
-	return claim, err
 }
 
 // maxSeenAhead is how far above the last known generation a Node's word counts. Its word matters when the state was

@@ -70,10 +70,6 @@ const (
 				AND o.revoked_at = 0 AND (o.expires_at = 0 OR o.expires_at > $3))
 		RETURNING token_id`
 
-	queryNodeClaim = `SELECT node, token_id, claimed_at FROM node_claims WHERE node = $1`
-
-	queryNodeClaims = `SELECT node, token_id, claimed_at FROM node_claims ORDER BY node`
-
 	// $2 is what the Node says it has seen, $3 how far above ours that may be to count.
 	nextGeneration = `INSERT INTO generations (node, generation)
 		VALUES ($1, CASE WHEN CAST($2 AS BIGINT) <= CAST($3 AS BIGINT) THEN CAST($2 AS BIGINT) + 1 ELSE 1 END)

@@ -17,7 +17,7 @@ const testMasterKey = "IOP_STATE_TEST_MASTER_KEY"
 // changeSlots makes, changes, removes and makes again one slot, and prints each revision that it was given, and the
 // number of the value that the slot has then.
 func changeSlots(ctx context.Context, s *Store) error {
-	keys, err := ParseMasterKeys(os.Getenv(testMasterKey))
+	keys, err := parseMasterKeys(os.Getenv(testMasterKey))
 	if err != nil {
 		return err
 	}

@@ -206,9 +206,8 @@ func (n *nodeSession) takeRegistered(message []byte, r *Registration) error {
 	n.link.rxSeq = 1
 	n.generation = execution.Generation(answer.Generation)
 	n.maxStreams = int(min(answer.MaxStreams, wire.MaxStreams))
-	n.edgeID = truncate(answer.EdgeId, maxNameBytes)
 	n.link.log = n.sup.cfg.Logger.With("generation", answer.Generation)
-	r.Generation, r.EdgeID, r.Received = n.generation, n.edgeID, time.Now()
+	r.Generation, r.EdgeID, r.Received = n.generation, truncate(answer.EdgeId, maxNameBytes), time.Now()
 	r.Keys, r.Config = answer.LeaseVerificationKeys, answer.Config
 	if answer.EdgeTimeUnixMs != 0 {
 		r.EdgeTime = time.UnixMilli(answer.EdgeTimeUnixMs)

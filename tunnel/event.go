@@ -274,6 +274,3 @@ func (r *EventReader) Push(data []byte, f func(*execution.Event) error) error {
 	}
 	return nil
 }
-
-// Whole reports whether no unfinished event is held.
-func (r *EventReader) Whole() bool { return len(r.held) == 0 }

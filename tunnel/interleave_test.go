@@ -212,7 +212,7 @@ func (w *watched) end(run *Run, end *execution.Terminal) {
 	if again, ok := run.Take(); ok {
 		w.t.Errorf("after the end: %+v", again)
 	}
-	if end.Outcome == execution.Completed && (w.taken() != w.count || !w.reader.Whole()) {
+	if end.Outcome == execution.Completed && (w.taken() != w.count || len(w.reader.held) != 0) {
 		w.t.Errorf("complete with %d events of %d", w.taken(), w.count)
 	}
 	if end.Code == execution.CodeProtocol || end.Code == execution.CodeInternal || end.Code == execution.CodeFlowControl {

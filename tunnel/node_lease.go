@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"iop/execution"
 	"iop/tunnel/wire"
 )
 
@@ -60,12 +59,6 @@ func (r *NodeRun) Lease(ctx context.Context) ([]byte, error) {
 	}
 	return token, nil
 }
-
-// Generation returns the generation of the run's session.
-func (r *NodeRun) Generation() execution.Generation { return r.session().generation }
-
-// EdgeID returns the name that the Edge of the run's session gave itself.
-func (r *NodeRun) EdgeID() string { return r.session().edgeID }
 
 // Keeper returns the Keeper of the run's session; nil without one.
 func (r *NodeRun) Keeper() Keeper { return r.session().keeper }

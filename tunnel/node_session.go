@@ -22,7 +22,6 @@ type nodeSession struct {
 	sup        *Supervisor
 	generation execution.Generation
 	maxStreams int
-	edgeID     string
 	// configRevision is that of REGISTERED.
 	configRevision uint64
 	keeper         Keeper        // or nil

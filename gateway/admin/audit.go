@@ -50,8 +50,8 @@ type AuditPage struct {
 	Next string       `json:"next"` // the parameter before of the next page; empty: there is none
 }
 
-// AuditEntryView is an entry as this API shows it.
-func AuditEntryView(e *state.AuditEntry) AuditEntry {
+// auditEntryView is an entry as this API shows it.
+func auditEntryView(e *state.AuditEntry) AuditEntry {
 	return AuditEntry{
 		ID: e.ID, At: e.At.UTC(), Actor: e.Actor, Action: e.Action.String(), Outcome: e.Outcome.String(), Reason: e.Reason, Subject: e.Subject,
 		Slot: e.Slot, Profile: e.Profile, Revision: e.Revision, Node: e.Node, Generation: e.Generation, Lease: e.Lease, Run: e.Run,
@@ -79,7 +79,7 @@ func (a *api) audit(r *http.Request) (any, error) {
 func AuditPageView(entries []state.AuditEntry, next state.AuditCursor) AuditPage {
 	page := AuditPage{Data: make([]AuditEntry, len(entries))}
 	for i := range entries {
-		page.Data[i] = AuditEntryView(&entries[i])
+		page.Data[i] = auditEntryView(&entries[i])
 	}
 	if next != (state.AuditCursor{}) {
 		page.Next = fmt.Sprintf("%d.%s", next.At.UnixMilli(), next.ID)

@@ -75,8 +75,8 @@ type Withdrawal struct {
 	Note   string     `json:"note,omitempty"` // ReleasedNote, where a value is taken out of use
 }
 
-// WithdrawalView is a Withdrawal as this API shows it.
-func WithdrawalView(w credential.Withdrawal) Withdrawal {
+// withdrawalView is a Withdrawal as this API shows it.
+func withdrawalView(w credential.Withdrawal) Withdrawal {
 	v := Withdrawal{State: Done, Leases: w.Leases, Runs: w.Runs}
 	if !w.Done(time.Now()) {
 		until := w.Until.UTC()
@@ -228,8 +228,8 @@ func ProfileView(p *state.Profile) Profile {
 	return Profile{Name: p.Name, Header: p.Header.String(), BaseURLs: names(p.BaseURLs), Updated: p.Updated.UTC(), By: p.By}
 }
 
-// AllowedNodeView is an entry of the allow-list as this API shows it.
-func AllowedNodeView(a *state.NodeAllow) AllowedNode {
+// allowedNodeView is an entry of the allow-list as this API shows it.
+func allowedNodeView(a *state.NodeAllow) AllowedNode {
 	return AllowedNode{Node: a.Node, Slots: names(a.Slots), Profiles: names(a.Profiles), Updated: a.Updated.UTC(), By: a.By}
 }
 
@@ -237,7 +237,7 @@ func AllowedNodeView(a *state.NodeAllow) AllowedNode {
 func NodeListView(allows []state.NodeAllow, denials []state.Denial) NodeList {
 	list := NodeList{Allowed: make([]AllowedNode, len(allows)), Denied: make([]Denial, len(denials))}
 	for i := range allows {
-		list.Allowed[i] = AllowedNodeView(&allows[i])
+		list.Allowed[i] = allowedNodeView(&allows[i])
 	}
 	for i, d := range denials {
 		list.Denied[i] = Denial{Node: d.Node, Serial: d.Serial, At: d.At.UTC(), By: d.By}

@@ -102,5 +102,5 @@ func (a *api) revokeKey(r *http.Request) (any, error) {
 		a.log.Error("a key was revoked, and the leases of its runs could not be withdrawn", "key", id, "error", err)
 		return nil, notTold()
 	}
-	return KeyRevocation{ID: id, Withdrawal: WithdrawalView(withdrawal)}, nil
+	return KeyRevocation{ID: id, Withdrawal: withdrawalView(withdrawal)}, nil
 }

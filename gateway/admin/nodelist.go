@@ -42,7 +42,7 @@ func (a *api) allowNode(r *http.Request) (any, error) {
 	node := nodeID(r)
 	return a.changeNodes(r, "allow node", "node", string(node), func(ctx context.Context) (*AllowedNode, error) {
 		allow, err := a.store.AllowNode(ctx, state.NodeAllow{Node: node, Slots: body.Slots, Profiles: body.Profiles}, operatorName)
-		view := AllowedNodeView(&allow)
+		view := allowedNodeView(&allow)
 		return &view, err
 	})
 }

@@ -71,7 +71,7 @@ func (a *api) slotChanged(ctx context.Context, r *http.Request, action, note str
 		a.log.Error("a slot was changed, and its leases could not be withdrawn", "slot", name, "error", err)
 		return nil, notTold()
 	}
-	change := SlotChange{Withdrawal: WithdrawalView(withdrawal), Slot: view}
+	change := SlotChange{Withdrawal: withdrawalView(withdrawal), Slot: view}
 	change.Note = note
 	return change, nil
 }

@@ -93,13 +93,13 @@ func (a *api) usage(r *http.Request) (any, error) {
 	}
 	answer := Usage{From: query.From, To: until, By: by, Data: make([]UsageRow, len(rows))}
 	for i := range rows {
-		answer.Data[i] = UsageRowView(&rows[i])
+		answer.Data[i] = usageRowView(&rows[i])
 	}
 	return answer, nil
 }
 
-// UsageRowView is a row as this API shows it.
-func UsageRowView(u *state.UsageRow) UsageRow {
+// usageRowView is a row as this API shows it.
+func usageRowView(u *state.UsageRow) UsageRow {
 	return UsageRow{
 		Key: u.Key, Principal: u.Principal, Route: u.Route, Model: u.Model, Node: u.Node, Provider: u.Provider,
 		Outcome: u.Outcome, Day: u.Day, Month: u.Month, Session: u.Session,

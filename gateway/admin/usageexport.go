@@ -46,8 +46,8 @@ type UsageRecord struct {
 	Execution string `json:"execution"`  // raw or normalized; empty: it never got that far
 }
 
-// UsageRecordView is a record as the export shows it.
-func UsageRecordView(r *state.UsageRecord) UsageRecord {
+// usageRecordView is a record as the export shows it.
+func usageRecordView(r *state.UsageRecord) UsageRecord {
 	return UsageRecord{
 		Run: r.Run, Key: r.Key, Principal: r.Principal, Route: r.Route, Operation: r.Operation, Node: r.Node,
 		Provider: r.Provider, Model: r.Model, Started: r.Started.UTC(), Outcome: r.Outcome.String(), Code: r.Code.String(),
@@ -204,7 +204,7 @@ func (a *api) export(w http.ResponseWriter, r *http.Request, query state.UsageQu
 			}
 		}
 		n++
-		view := UsageRecordView(&record)
+		view := usageRecordView(&record)
 		return out.write(&view)
 	})
 	if err != nil {
