@@ -313,7 +313,7 @@ func TestRespondEarly(t *testing.T) {
 	if _, err := io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{"); err != nil {
 		t.Fatal(err)
 	}
-	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(patience))
 	b := make([]byte, 32)
 	if _, err := io.ReadFull(conn, b); err != nil || !bytes.Contains(b, []byte(" 413 ")) {
 		t.Errorf("%v %q", err, b)

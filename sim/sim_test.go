@@ -149,7 +149,7 @@ func (r *rig) raw(path, body string) (string, error) {
 	if err := writeRequest(conn, path, body); err != nil {
 		r.Fatal(err)
 	}
-	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(patience))
 	b, err := io.ReadAll(conn)
 	return string(b), err
 }

@@ -344,7 +344,7 @@ func echo(_ context.Context, run *NodeRun) {
 // eventually waits for a condition that other goroutines bring about.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)

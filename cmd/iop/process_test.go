@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen soon. It only decides how late a failure is reported.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // command is one that runs in this process until it is stopped.
 type command struct {
