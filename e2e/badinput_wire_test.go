@@ -158,7 +158,7 @@ type trap struct {
 
 func newTrap(t *testing.T) *trap {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", freePort(t)) // not one that was somebody's: a Node may still look for its provider there
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func newChaos(t *testing.T) *chaos {
 		c.crews = append(c.crews, w)
 		w.sim = c.startSim("--models", strings.Join(append(c.good, c.bad...), ","), "--slots", "12", "--queue", "6")
 		w.node = c.startNode(w.name, "--log", "error", "--provider", "sim="+w.sim.url+",capacity=14")
-		c.online(w.name, 20*time.Second)
+		c.online(w.name, patience)
 	}
 	return c
 }
@@ -179,7 +179,7 @@ func (c *chaos) balanced(t *testing.T) {
 	for _, gauge := range []string{
 		"iop_runs_in_flight", "iop_queued", "iop_queue_depth", "iop_places_taken", "iop_capacity_in_use", "iop_streams", "iop_body_budget_bytes", "iop_usage_pending",
 	} {
-		eventually(t, 20*time.Second, gauge+" is 0", func() bool { return c.metric(gauge) == 0 })
+		eventually(t, patience, gauge+" is 0", func() bool { return c.metric(gauge) == 0 })
 	}
 	for _, k := range c.keys {
 		if now := c.showKey(k.ID); now.Use == nil || now.Use.Running != 0 {
@@ -220,7 +220,7 @@ func (c *chaos) balanced(t *testing.T) {
 // fill takes every concurrency place of a key at once.
 func (c *chaos) fill(t *testing.T, k keyState) {
 	t.Helper()
-	eventually(t, 20*time.Second, "a model is served", func() bool {
+	eventually(t, patience, "a model is served", func() bool {
 		res, _ := c.post("/v1/chat/completions", chat(c.good[0], "", false))
 		return res.StatusCode == http.StatusOK
 	})
@@ -229,9 +229,9 @@ func (c *chaos) fill(t *testing.T, k keyState) {
 	for range k.Concurrency {
 		c.with(k.Key).ask(ctx, c.client, "/v1/chat/completions", chat(c.good[0], "ttft=60s", false))
 	}
-	eventually(t, 20*time.Second, fmt.Sprintf("the key %q has all of its places", k.Name), func() bool {
+	eventually(t, patience, fmt.Sprintf("the key %q has all of its places", k.Name), func() bool {
 		return c.showKey(k.ID).Use.Running == int(k.Concurrency)
 	})
 	leave()
-	eventually(t, 20*time.Second, "it has given them back", func() bool { return c.showKey(k.ID).Use.Running == 0 })
+	eventually(t, patience, "it has given them back", func() bool { return c.showKey(k.ID).Use.Running == 0 })
 }

@@ -338,7 +338,7 @@ func (s *stack) run(id string) runState {
 func (s *stack) quiet() {
 	s.t.Helper()
 	s.settled()
-	eventually(s.t, 15*time.Second, "no place is taken", func() bool { return s.metric("iop_places_taken") == 0 })
+	eventually(s.t, patience, "no place is taken", func() bool { return s.metric("iop_places_taken") == 0 })
 }
 
 // outcomes are the requests that have ended, by outcome.
@@ -396,7 +396,7 @@ func (s *simulator) stats(t *testing.T) (st simStats) {
 // active waits until n inference requests run in the simulator.
 func (s *simulator) active(t *testing.T, n int64) {
 	t.Helper()
-	eventually(t, 20*time.Second, fmt.Sprintf("%d requests are with the provider", n), func() bool { return s.stats(t).Active == n })
+	eventually(t, patience, fmt.Sprintf("%d requests are with the provider", n), func() bool { return s.stats(t).Active == n })
 }
 
 // cpu is the processor time that the process has used.

@@ -57,17 +57,17 @@ func TestOllamaPullEndsWithCtrlC(t *testing.T) {
 	t.Parallel()
 	s := ollamaStack(t, "1h")
 	pull := start(t, "pull", s.env, "ollama", "pull", "gpu-1", "second")
-	pull.line("pulling manifest", 20*time.Second)
+	pull.line("pulling manifest", patience)
 	pull.signal(syscall.SIGINT)
 	select {
 	case <-pull.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the command does not end")
 	}
 	if text := pull.text(); !strings.Contains(text, "the pull on gpu-1 is ended") {
 		t.Errorf("it says %q", text)
 	}
-	eventually(t, 20*time.Second, "the Ollama ends the pull", func() bool {
+	eventually(t, patience, "the Ollama ends the pull", func() bool {
 		var requests []struct{ Path, State string }
 		s.sims[0].control(t, "GET", "/sim/requests", nil, &requests)
 		return slices.ContainsFunc(requests, func(r struct{ Path, State string }) bool { return r.Path == "/api/pull" && r.State == "cancelled" })
@@ -117,10 +117,10 @@ func TestNodesShow(t *testing.T) {
 	if status.SessionID != "corr-7" {
 		t.Errorf("session_id %q", status.SessionID)
 	}
-	if err := s.nodes[0].stop(20 * time.Second); err != nil {
+	if err := s.nodes[0].stop(patience); err != nil {
 		t.Error(err)
 	}
-	eventually(t, 20*time.Second, "the Node is shown as gone", func() bool {
+	eventually(t, patience, "the Node is shown as gone", func() bool {
 		out, _, err := tryIOP(t, s.env, "nodes", "show", "gpu-1")
 		return err == nil && strings.Contains(out, "offline, last seen")
 	})

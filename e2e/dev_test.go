@@ -42,7 +42,7 @@ func (d *development) interrupt(t *testing.T) (took time.Duration) {
 	d.signal(syscall.SIGINT)
 	select {
 	case <-d.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("Ctrl-C does not end it")
 	}
 	took = time.Since(began)
@@ -86,12 +86,12 @@ func TestDev(t *testing.T) {
 		var running []*answer
 		for range 3 {
 			a := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat(models[0], "tokens=100000,itl=20ms", true))
-			a.reaches(t, 3, 20*time.Second)
+			a.reaches(t, 3, patience)
 			running = append(running, a)
 		}
 		took := d.interrupt(t)
 		for _, a := range running {
-			if err := a.end(t, 5*time.Second).broken(); err != nil {
+			if err := a.end(t, patience).broken(); err != nil {
 				t.Error("a stream at the moment of Ctrl-C:", err)
 			}
 		}
@@ -116,7 +116,7 @@ func TestDevWithProvider(t *testing.T) {
 	a := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("mine-7b", "ttft=60s", true))
 	sim.active(t, 1)
 	d.interrupt(t)
-	if a.end(t, 5*time.Second); a.status == http.StatusOK {
+	if a.end(t, patience); a.status == http.StatusOK {
 		t.Errorf("a request without an answer at Ctrl-C: %s", a)
 	}
 	sim.active(t, 0) // nobody generates for nobody

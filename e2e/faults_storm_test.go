@@ -39,8 +39,8 @@ func TestStorm(t *testing.T) {
 	sim := s.startSim("--slots", "24", "--queue", "4", "--models", "sim-small,failing-0,failing-1,failing-2,failing-3")
 	spec := "sim=" + sim.url + ",capacity=12"
 	nodes := [2]*process{s.startNode("node-0", "--provider", spec), s.startNode("node-1", "--provider", spec)}
-	s.online("node-0", 20*time.Second)
-	s.online("node-1", 20*time.Second)
+	s.online("node-0", patience)
+	s.online("node-1", patience)
 	st.warmUp(t, transport)
 	goroutines := s.metric("go_goroutines")
 
@@ -66,8 +66,8 @@ func TestStorm(t *testing.T) {
 	transport.CloseIdleConnections()
 
 	s.quiet()
-	s.online("node-0", 40*time.Second)
-	s.online("node-1", 40*time.Second)
+	s.online("node-0", patience)
+	s.online("node-1", patience)
 	sums := s.outcomes()
 	t.Logf("%d sent: %v", st.sent.Load(), sums)
 	total := 0.0
@@ -100,7 +100,7 @@ func (st *storm) warmUp(t *testing.T, transport *http.Transport) {
 		all = append(all, st.ask(st.counted(context.Background()), st.client, "/v1/chat/completions", chat("sim-small", "tokens=2", true)))
 	}
 	for _, a := range all {
-		a.end(t, 30*time.Second)
+		a.end(t, patience)
 	}
 	transport.CloseIdleConnections()
 	st.quiet()
@@ -176,7 +176,7 @@ func (st *storm) cancelRun(id string) {
 func (s *stack) calm(t *testing.T, goroutines float64, nodes ...*process) {
 	t.Helper()
 	http.DefaultClient.CloseIdleConnections()
-	eventually(t, 30*time.Second, fmt.Sprintf("goroutines are back near %v", goroutines), func() bool {
+	eventually(t, patience, fmt.Sprintf("goroutines are back near %v", goroutines), func() bool {
 		return s.metric("go_goroutines") <= goroutines+15
 	})
 	watched := append([]*process{s.edge}, nodes...)

@@ -104,11 +104,11 @@ func (b *beginner) serve(command, text string) {
 		p.signal(syscall.SIGINT)
 		<-p.done
 	case "edge":
-		p.line("listening", 30*time.Second)
+		p.line("listening", patience)
 	case "node":
 		b.await("iop nodes --json", `"online"`)
 	case "sim":
-		p.line("http://", 30*time.Second)
+		p.line("http://", patience)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestReadme(t *testing.T) {
 	t.Parallel()
 	sim := start(t, "ollama", nil, "sim", "--listen", "127.0.0.1:0", "--json", "--models", "llama3.2")
 	var ready struct{ URL string }
-	sim.jsonLine("url", 20*time.Second, &ready)
+	sim.jsonLine("url", patience, &ready)
 	if b := follow(t, "../README.md", "IOP_NODE_PROVIDERS=sim="+ready.URL); b.streamed != 4 {
 		t.Errorf("%d answers were streamed", b.streamed)
 	}

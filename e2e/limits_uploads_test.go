@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 )
 
 // TestUploadsLeaveRoom: whoever fills the memory for request bodies with uploads keeps nobody else out. It has the machine
@@ -35,7 +34,7 @@ func TestUploadsLeaveRoom(t *testing.T) {
 		defer mu.Unlock()
 		return count[http.StatusServiceUnavailable]
 	}
-	eventually(t, 30*time.Second, "the uploads fill what one may have", func() bool { return refused() > 0 })
+	eventually(t, patience, "the uploads fill what one may have", func() bool { return refused() > 0 })
 	served, most := 0, 0.0
 	for range 25 {
 		if res, body := other.post("/v1/chat/completions", chat("sim-small", "ttft=0s,tokens=1", false)); res.StatusCode != http.StatusOK {

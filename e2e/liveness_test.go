@@ -14,7 +14,7 @@ import (
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{})
-	generation := s.online("node-1", 20*time.Second)
+	generation := s.online("node-1", patience)
 	began := time.Now()
 	prefill := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "ttft=70s,tokens=5", true))
 	unary := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "ttft=70s,tokens=5", false))
@@ -26,7 +26,7 @@ func TestSilence(t *testing.T) {
 		if len(a.comments) < 3 {
 			t.Errorf("%d comments in the silence", len(a.comments))
 		}
-		if gap := longestSilence(began, a); gap > 17*time.Second { // 15 s, and what a busy machine is late
+		if gap := longestSilence(began, a); gap > 25*time.Second { // 15 s, and what a busy machine is late
 			t.Errorf("the client heard nothing for %s", gap)
 		}
 	}
@@ -61,25 +61,25 @@ func TestNodeStopped(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{})
 	node := s.nodes[0]
-	generation := s.online("node-1", 20*time.Second)
+	generation := s.online("node-1", patience)
 	streaming := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "tokens=100000,itl=20ms", true))
-	streaming.reaches(t, 3, 20*time.Second)
+	streaming.reaches(t, 3, patience)
 	waiting := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "ttft=10m", true))
 	unary := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "ttft=10m", false))
 	s.sims[0].active(t, 3)
 
 	stopped := time.Now()
 	node.freeze()
-	eventually(t, time.Minute, "the Node is offline", func() bool { return s.node("node-1").State == "offline" })
-	if took := time.Since(stopped); took > 48*time.Second { // 46 s, and what a busy machine is late
+	eventually(t, 2*time.Minute, "the Node is offline", func() bool { return s.node("node-1").State == "offline" })
+	if took := time.Since(stopped); took > 60*time.Second { // 46 s, and what a busy machine is late; the next HEARTBEAT would be at 75
 		t.Errorf("it was offline after %s", took)
 	}
 	for _, a := range []*answer{streaming, waiting} {
-		if err := a.end(t, 5*time.Second).broken(); err != nil {
+		if err := a.end(t, patience).broken(); err != nil {
 			t.Error(err)
 		}
 	}
-	if unary.end(t, 5*time.Second); unary.status != http.StatusBadGateway {
+	if unary.end(t, patience); unary.status != http.StatusBadGateway {
 		t.Error("without a stream:", unary)
 	}
 	s.quiet()
@@ -101,8 +101,8 @@ func TestNodeStopped(t *testing.T) {
 	<-time.After(time.Until(stopped.Add(75 * time.Second)))
 	node.thaw()
 	began := time.Now()
-	again := s.online("node-1", 20*time.Second)
-	if took := time.Since(began); took > 5*time.Second {
+	again := s.online("node-1", patience)
+	if took := time.Since(began); took > 20*time.Second { // a backoff of half a minute it has not earned
 		t.Errorf("it was online %s after it went on", took)
 	}
 	if again <= generation {
@@ -119,26 +119,26 @@ func TestHalfOpenConnection(t *testing.T) {
 	before, after := s.startSim("--slots", "16"), s.startSim("--slots", "16")
 	oldPath, newPath := newRelay(t, s.edgeAddr(), 0), newRelay(t, s.edgeAddr(), 0)
 	old := s.nodeVia(oldPath.addr, "node-1", "--provider", "sim="+before.url)
-	generation := s.online("node-1", 20*time.Second)
+	generation := s.online("node-1", patience)
 	begun := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "tokens=100000,itl=2ms", true))
-	begun.reaches(t, 3, 20*time.Second)
+	begun.reaches(t, 3, patience)
 
 	oldPath.silence()
 	old.freeze() // or it would see the trouble itself, and come back, too
 	s.nodeVia(newPath.addr, "node-1", "--provider", "sim="+after.url)
-	eventually(t, 30*time.Second, "the new session is the current one", func() bool {
+	eventually(t, patience, "the new session is the current one", func() bool {
 		n := s.node("node-1")
 		return n.State == "online" && n.generation() > generation
 	})
 	ready := time.Now()
 	first := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "tokens=2", true))
-	if err := first.end(t, 20*time.Second).whole(); err != nil {
+	if err := first.end(t, patience).whole(); err != nil {
 		t.Error("the first request to the new session:", err)
 	}
-	if took := time.Since(ready); took > time.Second {
+	if took := time.Since(ready); took > 20*time.Second { // and not when the old session is found dead
 		t.Errorf("the first success came %s after READY", took)
 	}
-	if err := begun.end(t, 10*time.Second).broken(); err != nil {
+	if err := begun.end(t, patience).broken(); err != nil {
 		t.Error("the stream of the old session:", err)
 	}
 	if r := s.run(begun.header.Get("X-Iop-Run-Id")); r.Code != "session_superseded" || r.Generation != generation {
@@ -146,10 +146,10 @@ func TestHalfOpenConnection(t *testing.T) {
 	}
 
 	through := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "tokens=300,itl=10ms", true))
-	through.reaches(t, 3, 20*time.Second)
+	through.reaches(t, 3, patience)
 	old.kill()
 	oldPath.resume() // what the old session had still to say comes now
-	if err := through.end(t, 30*time.Second).whole(); err != nil {
+	if err := through.end(t, patience).whole(); err != nil {
 		t.Error("a stream of the new session:", err)
 	}
 	for range 20 {
@@ -173,17 +173,17 @@ func TestHalfOpenConnection(t *testing.T) {
 func TestEdgeRestart(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{})
-	last := s.online("node-1", 20*time.Second)
+	last := s.online("node-1", patience)
 	for range 4 {
 		a := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "tokens=100000,itl=20ms", true))
-		a.reaches(t, 3, 20*time.Second)
+		a.reaches(t, 3, patience)
 		s.edge.kill()
-		if a.end(t, 10*time.Second); a.err == nil || finished(a.events) {
+		if a.end(t, patience); a.err == nil || finished(a.events) {
 			t.Error("a stream when the Edge was killed:", a)
 		}
 		s.sims[0].active(t, 0) // nobody generates for nobody
 		s.startEdge()
-		generation := s.online("node-1", 40*time.Second)
+		generation := s.online("node-1", patience)
 		if generation <= last {
 			t.Errorf("generation %d after %d", generation, last)
 		}
@@ -223,7 +223,7 @@ func TestJoinTokens(t *testing.T) {
 			Code, Message string
 			RetryIn       string `json:"retry_in"`
 		}
-		p.jsonLine("retry_in", 20*time.Second, &said)
+		p.jsonLine("retry_in", patience, &said)
 		wait, err := time.ParseDuration(said.RetryIn)
 		if err != nil || wait < 10*time.Second || said.Code == "" || !strings.Contains(said.Message, words[name]) {
 			t.Errorf("%s: %+v", name, said)
@@ -241,13 +241,13 @@ func TestJoinTokens(t *testing.T) {
 	s.token = late.Token
 	node := s.startNode("node-late", "--provider", "sim="+sim.url)
 	a := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "tokens=100000,itl=20ms", true))
-	a.reaches(t, 3, 20*time.Second)
+	a.reaches(t, 3, patience)
 	iop(t, s.env, "join-token", "revoke", late.ID)
-	if err := a.end(t, 10*time.Second).broken(); err != nil {
+	if err := a.end(t, patience).broken(); err != nil {
 		t.Error("a run of a session whose token was revoked:", err)
 	}
 	eventually(t, grace, "its Node is offline", func() bool { return s.node("node-late").State == "offline" })
-	if line := node.line("refused", 10*time.Second); !strings.Contains(line, "revoked") {
+	if line := node.line("refused", patience); !strings.Contains(line, "revoked") {
 		t.Errorf("its Node says %s", line)
 	}
 	sim.active(t, 0)

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // TestManagedEdgeCrashes kills the Edge under a leased stream. Nothing is run a second time by itself, and the next Edge,
@@ -16,15 +15,15 @@ func TestManagedEdgeCrashes(t *testing.T) {
 	m.join("gpu-1", "openai")
 	for range 2 {
 		a := m.ask(t.Context(), crowdClient, "/v1/chat/completions", chat("chat", "tokens=10000,itl=10ms", true))
-		a.reaches(t, 3, 20*time.Second)
+		a.reaches(t, 3, patience)
 		calls, before := m.calls(), m.node("gpu-1").generation()
 		m.edge.kill()
-		if a.end(t, 10*time.Second); finished(a.events) {
+		if a.end(t, patience); finished(a.events) {
 			t.Errorf("it claims to be whole: %s", a)
 		}
 		m.sim.active(t, 0)
 		m.startManagedEdge()
-		eventually(t, 40*time.Second, "gpu-1 is back", func() bool { return m.node("gpu-1").State == "online" })
+		eventually(t, patience, "gpu-1 is back", func() bool { return m.node("gpu-1").State == "online" })
 		if now := m.node("gpu-1").generation(); now <= before {
 			t.Errorf("generation %d, then %d", before, now)
 		}
@@ -42,16 +41,16 @@ func TestManagedWithoutMasterKey(t *testing.T) {
 	other := m.startSim("--models", "sim-large")
 	m.allow("gpu-1", "openai")
 	m.launch("gpu-1", "--provider", m.spec("openai"), "--provider", "free="+other.url)
-	eventually(t, 30*time.Second, "gpu-1 is online", func() bool { return m.node("gpu-1").State == "online" })
+	eventually(t, patience, "gpu-1 is online", func() bool { return m.node("gpu-1").State == "online" })
 	m.chatNow(t, "chat", "", true).ok(t, "a leased run")
-	m.edge.stop(20 * time.Second)
+	m.edge.stop(patience)
 	if err := os.Remove(m.path("master-key")); err != nil {
 		t.Fatal(err)
 	}
 	iop(t, nil, "master-key", "create", m.path("master-key")) // another one
 	m.startManagedEdge()
-	m.edge.line("slots can't be opened", 10*time.Second)
-	eventually(t, 40*time.Second, "gpu-1 is back", func() bool { return m.node("gpu-1").State == "online" })
+	m.edge.line("slots can't be opened", patience)
+	eventually(t, patience, "gpu-1 is back", func() bool { return m.node("gpu-1").State == "online" })
 	calls := m.calls()
 	m.refusedRun(t, m.chatNow(t, "chat", "", true), "a slot under another master key")
 	if n := m.calls() - calls; n != 0 {
@@ -80,7 +79,7 @@ func TestManagedFilesWithFaults(t *testing.T) {
 		writeRoutes(t, m.path(fault.file), fault.text)
 		lines := strings.Count(fault.of.text(), "stay")
 		fault.of.signal(syscall.SIGHUP)
-		eventually(t, 20*time.Second, fault.of.name+" speaks of "+fault.file, func() bool { return strings.Count(fault.of.text(), "stay") > lines })
+		eventually(t, patience, fault.of.name+" speaks of "+fault.file, func() bool { return strings.Count(fault.of.text(), "stay") > lines })
 		if !strings.Contains(fault.of.text(), fault.says) {
 			t.Errorf("%s of %s: %s", fault.of.name, fault.file, tail(fault.of.text(), 600))
 		}

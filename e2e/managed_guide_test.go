@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 const managedGuide = "../docs/managed-mode.md"
@@ -87,7 +86,7 @@ func (g *guide) enter(text string) (out string) {
 // await repeats a command until its output holds a text: whoever types looks, too.
 func (g *guide) await(command, text string) {
 	g.t.Helper()
-	eventually(g.t, 30*time.Second, command+" shows "+text, func() bool {
+	eventually(g.t, patience, command+" shows "+text, func() bool {
 		cmd := exec.Command("bash", "-euc", g.exports+command)
 		cmd.Dir, cmd.Env = g.dir, append(cleanEnv(), g.env...)
 		out, err := cmd.CombinedOutput()
@@ -120,9 +119,9 @@ func TestManagedGuide(t *testing.T) {
 		switch {
 		case strings.Contains(block.text, "iop edge "):
 			edge = g.running[len(g.running)-1]
-			edge.line("listening", 20*time.Second)
+			edge.line("listening", patience)
 		case strings.Contains(block.text, "iop sim "):
-			g.running[len(g.running)-1].line("http://", 20*time.Second)
+			g.running[len(g.running)-1].line("http://", patience)
 		case strings.Contains(block.text, "iop node "), strings.Contains(block.text, "node-list undeny"):
 			g.await("iop nodes --json", `"online"`)
 		case strings.Contains(block.text, "curl "):

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"testing"
-	"time"
 )
 
 // leasesOf are the sealed leases, whole, that a process has had lately: they are taken from its memory.
@@ -29,7 +28,7 @@ func TestManagedNodeMemory(t *testing.T) {
 	node := start(t, "gpu-1", []string{"GODEBUG=clobberfree=1", "GOGC=5"},
 		append(m.nodeFlags("gpu-1"), "--provider", fmt.Sprintf("k:openai=%s,capacity=64,models=sim-small,slots=openai", k.URL))...)
 	m.nodes = append(m.nodes, node)
-	eventually(t, 30*time.Second, "gpu-1 is online", func() bool { return m.node("gpu-1").State == "online" })
+	eventually(t, patience, "gpu-1 is online", func() bool { return m.node("gpu-1").State == "online" })
 
 	var c canaries
 	c.plant("the first key", firstValue)

@@ -46,11 +46,11 @@ func (m *managed) notPermitted(t *testing.T) {
 	m.refusedRun(t, m.chatNow(t, "second", "", true), "a Node that may have another slot")
 	m.allow("gpu-2", "openai")
 	m.chatNow(t, "second", "", true).ok(t, "a Node that may have it now")
-	second.stop(15 * time.Second)
+	second.stop(patience)
 	// The Node's own policy is asked as well.
 	p := m.launch("gpu-2", "--provider", m.spec("another*"))
-	p.line("online", 20*time.Second)
-	eventually(t, 20*time.Second, "gpu-2 is online", func() bool { return m.node("gpu-2").State == "online" })
+	p.line("online", patience)
+	eventually(t, patience, "gpu-2 is online", func() bool { return m.node("gpu-2").State == "online" })
 	before = m.calls()
 	m.refusedRun(t, m.chatNow(t, "second", "", true), "a provider that takes no lease of the slot")
 	if n := m.calls() - before; n != 0 {
@@ -83,11 +83,11 @@ func (m *managed) refusedNodes(t *testing.T) {
 		}
 		p := start(t, name, nil, append(args, "--provider", m.spec("*"))...)
 		m.nodes = append(m.nodes, p)
-		p.line(c.why, 20*time.Second)
+		p.line(c.why, patience)
 		if state := m.node(c.node).State; state == "online" {
 			t.Errorf("%s: the Node is online", name)
 		}
-		p.stop(10 * time.Second)
+		p.stop(patience)
 	}
 	// A certificate under another name does not even start.
 	_, stderr, err := tryIOP(t, nil, append(m.nodeFlags("gpu-8"), "--name", "gpu-1", "--provider", m.spec("*"))...)
@@ -132,7 +132,7 @@ func (m *managed) balancer(t *testing.T) (address string) {
 
 // noCertificate talks to the tunnel's listener without being anybody.
 func (m *managed) noCertificate(t *testing.T) {
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: 10 * time.Second}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: patience}
 	res, err := client.Get("https://" + m.tunnel + "/tunnel/v1")
 	if err == nil {
 		res.Body.Close()
@@ -144,7 +144,7 @@ func (m *managed) noCertificate(t *testing.T) {
 	}
 	defer c.Close()
 	_, _ = c.Write([]byte("GET /tunnel/v1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + m.key + "\r\n\r\n"))
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(patience))
 	answer, _ := io.ReadAll(c)
 	if strings.Contains(string(answer), " 101 ") || strings.Contains(string(answer), " 200 ") {
 		t.Errorf("an answer without TLS: %q", answer)
@@ -158,8 +158,8 @@ func (m *managed) joinToken(t *testing.T) {
 	env := []string{"IOP_NODE_JOIN_TOKEN=" + made.Token, "IOP_NODE_NAME=gpu-7"}
 	p := start(t, "token", env, "node", "--edge", "ws"+strings.TrimPrefix(m.url, "http")+"/tunnel/v1", "--provider", "sim="+m.sim.url)
 	m.nodes = append(m.nodes, p)
-	p.line("runs in managed mode", 20*time.Second)
-	p.stop(10 * time.Second)
+	p.line("runs in managed mode", patience)
+	p.stop(patience)
 	res, body := m.do("GET", "/tunnel/v1", nil, http.Header{"Authorization": {"Bearer " + made.Token}})
 	if res.StatusCode != http.StatusNotFound || !strings.Contains(string(body), "managed mode") {
 		t.Errorf("the public listener's tunnel: %s %s", res.Status, body)
@@ -176,7 +176,7 @@ func (m *managed) deniedCertificate(t *testing.T) {
 	var node struct {
 		Sessions []struct{ Serial string }
 	}
-	eventually(t, 20*time.Second, "gpu-2 is online", func() bool { return m.node("gpu-2").State == "online" })
+	eventually(t, patience, "gpu-2 is online", func() bool { return m.node("gpu-2").State == "online" })
 	m.operator("/nodes/gpu-2", &node)
 	if len(node.Sessions) == 0 || node.Sessions[0].Serial == "" {
 		t.Fatalf("the operator does not see whose a session is: %+v", node)
@@ -188,7 +188,7 @@ func (m *managed) deniedCertificate(t *testing.T) {
 	if change.Ended != 1 {
 		t.Errorf("%d sessions ended", change.Ended)
 	}
-	eventually(t, 10*time.Second, "gpu-2 is gone", func() bool { return m.node("gpu-2").State != "online" })
+	eventually(t, patience, "gpu-2 is gone", func() bool { return m.node("gpu-2").State != "online" })
 	m.issue(m.ca, "node", "gpu-2") // another certificate is not barred
-	eventually(t, 40*time.Second, "gpu-2 is back with another certificate", func() bool { return m.node("gpu-2").State == "online" })
+	eventually(t, patience, "gpu-2 is back with another certificate", func() bool { return m.node("gpu-2").State == "online" })
 }

@@ -53,13 +53,13 @@ func (m *managed) revokedWhileStreaming(t *testing.T) {
 		fastest(t, time.Second, func() time.Duration {
 			unharmed := m.ask(t.Context(), http.DefaultClient, "/v1/chat/completions", chat("other", "tokens=150,itl=10ms", true))
 			a := m.ask(t.Context(), http.DefaultClient, "/v1/chat/completions", chat("chat", "tokens=100000,itl=10ms", true))
-			a.reaches(t, 5, 20*time.Second)
+			a.reaches(t, 5, patience)
 			m.sim.active(t, 2)
 			cancelled := m.sim.stats(t).Cancelled
 			began := time.Now()
 			var change slotChange
 			m.change("POST", "/slots/openai"+way.take, way.body, &change)
-			a.end(t, 20*time.Second)
+			a.end(t, patience)
 			took := time.Since(began)
 			t.Logf("%s: the stream ended after %s", way.take, took)
 			if err := a.broken(); err != nil || !strings.Contains(a.events[len(a.events)-1], "credential_rejected") {
@@ -68,8 +68,8 @@ func (m *managed) revokedWhileStreaming(t *testing.T) {
 			if change.State != "done" || change.Runs != 1 || change.Slot.Usable || !strings.Contains(change.Note, "provider") {
 				t.Errorf("%s: %+v", way.take, change)
 			}
-			eventually(t, 5*time.Second, "the provider's request has ended", func() bool { return m.sim.stats(t).Cancelled == cancelled+1 })
-			if err := unharmed.end(t, 20*time.Second).whole(); err != nil {
+			eventually(t, patience, "the provider's request has ended", func() bool { return m.sim.stats(t).Cancelled == cancelled+1 })
+			if err := unharmed.end(t, patience).whole(); err != nil {
 				t.Errorf("a run of another slot: %v", err)
 			}
 			if way.back != "" {
@@ -126,7 +126,7 @@ func (m *managed) wrongValue(t *testing.T) {
 	m.change("PUT", "/slots/openai", map[string]string{"profile": "sim", "value": "sk-wrong-5521-Sandpiper-Kx"}, nil)
 	for _, knobs := range []string{"", "leak"} {
 		for _, stream := range []bool{false, true} {
-			a := m.askAs(context.Background(), m.key, "/v1/chat/completions", chat("chat", knobs, stream), nil).end(t, 20*time.Second)
+			a := m.askAs(context.Background(), m.key, "/v1/chat/completions", chat("chat", knobs, stream), nil).end(t, patience)
 			text := a.body.String()
 			if a.status != http.StatusBadGateway {
 				t.Errorf("the provider refuses the key: %s", a)

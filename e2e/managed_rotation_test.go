@@ -61,7 +61,7 @@ func newManagedLoad(m *managed, callers, streams, tokens int) *managedLoad {
 func (l *managedLoad) goesOn(t *testing.T) {
 	t.Helper()
 	before := l.ok.Load()
-	eventually(t, 30*time.Second, "runs go on", func() bool { return l.ok.Load() >= before+20 })
+	eventually(t, patience, "runs go on", func() bool { return l.ok.Load() >= before+20 })
 }
 
 // end fails if a run failed or a stream was cut.
@@ -84,7 +84,7 @@ func (l *managedLoad) end(t *testing.T, within time.Duration) {
 func (m *managed) renewed(t *testing.T, node string, before uint64) uint64 {
 	t.Helper()
 	var now uint64
-	eventually(t, 40*time.Second, node+" has a new session", func() bool { now = m.node(node).generation(); return now > before })
+	eventually(t, patience, node+" has a new session", func() bool { now = m.node(node).generation(); return now > before })
 	return now
 }
 
@@ -107,7 +107,7 @@ func TestManagedRotation(t *testing.T) {
 
 	iop(t, nil, "master-key", "add", m.path("master-key"))
 	m.edge.signal(syscall.SIGHUP)
-	eventually(t, 20*time.Second, "the slot is sealed under the new master key", func() bool {
+	eventually(t, patience, "the slot is sealed under the new master key", func() bool {
 		out, _, err := tryIOP(t, m.env, "master-key", "rewrap", "--master-key-file", m.path("master-key"))
 		return err == nil && strings.Contains(out, "sealed anew")
 	})
@@ -126,7 +126,7 @@ func (m *managed) rotateAuthority(t *testing.T, l *managedLoad, node *process, g
 		node.signal(syscall.SIGHUP)
 	}
 	roots := func(n int) {
-		eventually(t, 20*time.Second, fmt.Sprintf("the Edge believes %d authorities", n), func() bool {
+		eventually(t, patience, fmt.Sprintf("the Edge believes %d authorities", n), func() bool {
 			var is struct{ Roots int }
 			m.operator("/identity", &is)
 			return is.Roots == n
@@ -137,7 +137,7 @@ func (m *managed) rotateAuthority(t *testing.T, l *managedLoad, node *process, g
 	m.writeBundle(m.ca, second)
 	both()
 	roots(2)
-	node.line(`"roots":2`, 20*time.Second)
+	node.line(`"roots":2`, patience)
 	l.goesOn(t)
 	m.issue(second, "edge", "main")
 	m.edge.signal(syscall.SIGHUP)
@@ -152,7 +152,7 @@ func (m *managed) rotateAuthority(t *testing.T, l *managedLoad, node *process, g
 			t.Errorf("stream %d: %v", i, err)
 		}
 	}
-	eventually(t, 30*time.Second, "the drained sessions are gone", func() bool { return len(m.node("gpu-1").Sessions) == 1 })
+	eventually(t, patience, "the drained sessions are gone", func() bool { return len(m.node("gpu-1").Sessions) == 1 })
 	m.writeBundle(second)
 	both()
 	roots(1)
@@ -235,7 +235,7 @@ func TestManagedSlotRotation(t *testing.T) {
 	m.change("PUT", "/slots/openai", map[string]string{"profile": "keyed", "value": firstValue}, nil)
 	m.allow("gpu-1", "openai")
 	m.launch("gpu-1", "--provider", fmt.Sprintf("k:openai=%s,capacity=64,models=sim-small,slots=openai", k.URL))
-	eventually(t, 30*time.Second, "gpu-1 is online", func() bool { return m.node("gpu-1").State == "online" })
+	eventually(t, patience, "gpu-1 is online", func() bool { return m.node("gpu-1").State == "online" })
 	var bad, good atomic.Int64
 	load := func() (stop func()) { // stop waits for the runs under way
 		var all sync.WaitGroup
@@ -259,7 +259,7 @@ func TestManagedSlotRotation(t *testing.T) {
 	stop := load()
 	reach := func(n int64) {
 		from := good.Load()
-		eventually(t, 30*time.Second, "runs go on", func() bool { return bad.Load() > 0 || good.Load() >= from+n })
+		eventually(t, patience, "runs go on", func() bool { return bad.Load() > 0 || good.Load() >= from+n })
 	}
 	reach(20)
 	var change slotChange

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 )
 
 // leaseBeginning is how the text of each lease begins: its header is {"alg":"ECDH-ES", and so on.
@@ -199,5 +198,5 @@ func (m *managed) operatorSees(t *testing.T, s *secretStack) {
 	if !strings.Contains(audit, "lease_issued") || !strings.Contains(audit, "lease_refused") {
 		t.Errorf("the audit tells of no leases: %s", tail(audit, 500))
 	}
-	eventually(t, 10*time.Second, "the log tells of runs", func() bool { return strings.Contains(m.edge.text(), "run_") })
+	eventually(t, patience, "the log tells of runs", func() bool { return strings.Contains(m.edge.text(), "run_") })
 }

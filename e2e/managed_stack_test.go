@@ -192,7 +192,7 @@ func (m *managed) join(name string, slots ...string) *process {
 	m.t.Helper()
 	m.allow(name, slots...)
 	p := m.launch(name)
-	eventually(m.t, 30*time.Second, name+" is online", func() bool {
+	eventually(m.t, patience, name+" is online", func() bool {
 		select {
 		case <-p.done:
 			m.t.Fatalf("%s exited:\n%s", name, p.text())

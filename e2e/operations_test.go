@@ -123,11 +123,11 @@ func (o *operated) backupAndRestore(provider string) {
 	}
 	// gpu-4 has generations that the copy has not heard of.
 	for range 2 {
-		o.nodes[1].stop(20 * time.Second)
+		o.nodes[1].stop(patience)
 		o.nodes[1] = o.startNode("gpu-4", "--provider", provider)
 		o.nodes = o.nodes[:2]
 	}
-	if err := o.edge.stop(40 * time.Second); err != nil {
+	if err := o.edge.stop(patience); err != nil {
 		o.t.Fatal(err)
 	}
 	o.enter("iop.db-wal")

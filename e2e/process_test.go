@@ -54,6 +54,11 @@ func TestMain(m *testing.M) {
 	}())
 }
 
+// patience is how long a test waits for what takes a moment on an idle machine, and else does not come at all. No more:
+// providers that are silent for a minute must not end it. What is promised within a time is held to it by what a test says
+// beside that, and to the millisecond, in synthetic time, by the packages' own tests.
+const patience = 40 * time.Second
+
 // process is one running command. Its output is kept, shown when the test fails, and searched for secrets at the end.
 type process struct {
 	t    *testing.T
@@ -97,7 +102,7 @@ func startCommand(t *testing.T, name string, env []string, cmd *exec.Cmd) *proce
 	w.Close()
 	go p.read(r)
 	t.Cleanup(func() {
-		p.stop(10 * time.Second)
+		p.stop(patience)
 		if t.Failed() {
 			t.Logf("---- output of %s\n%s", name, tail(p.text(), 12<<10))
 		}
@@ -241,15 +246,21 @@ func tryIOP(t *testing.T, env []string, args ...string) (stdout, stderr string, 
 	return o.String(), e.String(), err
 }
 
-// freePort returns an address that nobody listens on. It lies below the ports that the system gives to connections of
-// any process: one of those could take the port before it is used here, or while its process is started anew.
+// portsGiven are the addresses that freePort has returned to any test.
+var portsGiven sync.Map
+
+// freePort returns an address that nobody listens on, and that no other test was given. It lies below the ports that the
+// system gives to connections of any process: one of those could take the port before it is used here, or while its
+// process is started anew.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(22000)))
 		if l, err := net.Listen("tcp", address); err == nil {
 			l.Close()
-			return address
+			if _, taken := portsGiven.LoadOrStore(address, true); !taken {
+				return address
+			}
 		}
 	}
 	t.Fatal("found no free port in a hundred tries")

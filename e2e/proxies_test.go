@@ -83,7 +83,7 @@ func startNginx(t *testing.T, address, main, http, stream string) *process {
 
 func awaitPort(t *testing.T, p *process, address string) {
 	t.Helper()
-	eventually(t, 20*time.Second, p.name+" listens", func() bool {
+	eventually(t, patience, p.name+" listens", func() bool {
 		select {
 		case <-p.done:
 			t.Fatalf("%s exited:\n%s", p.name, p.text())
@@ -115,7 +115,7 @@ func newProxied(t *testing.T, start func(address, edge, cert, key string)) *prox
 	t.Cleanup(transport.CloseIdleConnections)
 	sim := s.startSim("--slots", "16")
 	s.launchNode("node-1", "--edge", "wss://"+address+"/tunnel/v1", "--ca", cert, "--provider", "sim="+sim.url)
-	eventually(t, 30*time.Second, "node-1 serves a model", func() bool {
+	eventually(t, patience, "node-1 serves a model", func() bool {
 		n := s.node("node-1")
 		return n.State == "online" && len(n.Sessions[0].Providers) > 0
 	})
@@ -166,7 +166,7 @@ func (p *proxied) streamsAsItComes() {
 	})
 	cancel()
 	<-a.done
-	eventually(p.t, 30*time.Second, "the run is cancelled", func() bool { return p.metric("iop_streams") == 0 })
+	eventually(p.t, patience, "the run is cancelled", func() bool { return p.metric("iop_streams") == 0 })
 }
 
 // takesLargeBodies of nearly what the Edge takes.
@@ -227,7 +227,7 @@ func TestNginxIdleTunnel(t *testing.T) {
 			if n := p.node("node-1"); n.generation() != first || n.State != "online" || p.metric("iop_node_reconnects_total") != 0 {
 				t.Errorf("node-1 is %s, generation %d after %d", n.State, n.generation(), first)
 			}
-			if err := p.ask(context.Background(), p.client, "/v1/chat/completions", chat("sim-small", "tokens=3", true)).end(t, 30*time.Second).whole(); err != nil {
+			if err := p.ask(context.Background(), p.client, "/v1/chat/completions", chat("sim-small", "tokens=3", true)).end(t, patience).whole(); err != nil {
 				t.Error(err)
 			}
 		})
@@ -256,8 +256,8 @@ func TestNginxPassesManagedTunnel(t *testing.T) {
 		}
 	}
 	start(t, "node-1", nil, append(flags, "--provider", m.spec("*"))...)
-	m.online("node-1", 30*time.Second)
-	if err := m.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("chat", "tokens=3", true)).end(t, 30*time.Second).whole(); err != nil {
+	m.online("node-1", patience)
+	if err := m.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("chat", "tokens=3", true)).end(t, patience).whole(); err != nil {
 		t.Error(err)
 	}
 	// What asks for no name goes to the public listener.

@@ -91,7 +91,7 @@ var crowdClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2
 // chatNow is a chat in the stack's name that is awaited.
 func (s *stack) chatNow(t *testing.T, model, knobs string, stream bool) *answer {
 	t.Helper()
-	return s.askAs(context.Background(), s.key, "/v1/chat/completions", chat(model, knobs, stream), nil).end(t, 30*time.Second)
+	return s.askAs(context.Background(), s.key, "/v1/chat/completions", chat(model, knobs, stream), nil).end(t, patience)
 }
 
 // ok fails unless the answer is a whole one.
@@ -183,13 +183,13 @@ func (s *simulator) inferences(t *testing.T) (list []seenRequest) {
 // queued waits until n requests wait in the Edge.
 func (s *stack) queued(n int) {
 	s.t.Helper()
-	eventually(s.t, 20*time.Second, "requests wait in the Edge", func() bool { return s.metric("iop_queued") == float64(n) })
+	eventually(s.t, patience, "requests wait in the Edge", func() bool { return s.metric("iop_queued") == float64(n) })
 }
 
 // logLine is the Edge's line on one run, once it is there.
 func (s *stack) logLine(runID string) map[string]any {
 	s.t.Helper()
-	line := s.edge.line(`"run_id":"`+runID+`"`, 10*time.Second)
+	line := s.edge.line(`"run_id":"`+runID+`"`, patience)
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(line), &fields); err != nil {
 		s.t.Fatalf("%v in %s", err, line)
@@ -200,7 +200,7 @@ func (s *stack) logLine(runID string) map[string]any {
 // serving waits until the Node is online and serves the model.
 func (s *stack) serving(name, model string) {
 	s.t.Helper()
-	eventually(s.t, 20*time.Second, name+" serves "+model, func() bool {
+	eventually(s.t, patience, name+" serves "+model, func() bool {
 		n := s.node(name)
 		if n.State != "online" {
 			return false

@@ -74,7 +74,7 @@ func TestQueuePosition(t *testing.T) {
 	leave()
 	<-held.done
 	for i, a := range all {
-		a.end(t, 30*time.Second).ok(t, fmt.Sprintf("number %d", i+1))
+		a.end(t, patience).ok(t, fmt.Sprintf("number %d", i+1))
 		got := a.places(t)
 		if len(got) == 0 || got[0] != i+1 || !slices.IsSortedFunc(got, func(a, b int) int { return b - a }) || len(slices.Compact(slices.Clone(got))) != len(got) {
 			t.Errorf("number %d was told %d", i+1, got)
@@ -83,11 +83,11 @@ func TestQueuePosition(t *testing.T) {
 	if got := all[5].places(t); len(got) < 3 || got[len(got)-1] > 2 {
 		t.Errorf("the last was told %d on its way", got)
 	}
-	silent.end(t, 20*time.Second).ok(t, "who did not ask")
+	silent.end(t, patience).ok(t, "who did not ask")
 	if got := silent.places(t); len(got) != 0 {
 		t.Errorf("who did not ask was told %d", got)
 	}
-	whole.end(t, 20*time.Second).ok(t, "an answer in one piece")
+	whole.end(t, patience).ok(t, "an answer in one piece")
 	if strings.Contains(whole.body.String(), "queue") || whole.header.Get("X-Iop-Queue-Position") == "" {
 		t.Errorf("an answer in one piece: %v, %s", whole.header, whole)
 	}
@@ -132,7 +132,7 @@ func TestQueueUpdatesSDK(t *testing.T) {
 func (s *stack) inLine(t *testing.T, ask func() error) {
 	t.Helper()
 	held := s.chatLater("tokens=100000,itl=20ms", true)
-	held.reaches(t, 2, 20*time.Second)
+	held.reaches(t, 2, patience)
 	before := []*answer{s.chatLater("ttft=50ms,tokens=1", true), s.chatLater("ttft=50ms,tokens=1", true)}
 	s.queued(2)
 	told := make(chan error, 1)
@@ -143,6 +143,6 @@ func (s *stack) inLine(t *testing.T, ask func() error) {
 		t.Error(err)
 	}
 	for _, a := range before {
-		a.end(t, 20*time.Second).ok(t, "before it in line")
+		a.end(t, patience).ok(t, "before it in line")
 	}
 }

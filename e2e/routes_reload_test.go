@@ -133,7 +133,7 @@ func TestReloadUnderLoad(t *testing.T) {
 
 func (s *stack) configBecomes(what string, is func(configState) bool) {
 	s.t.Helper()
-	eventually(s.t, 15*time.Second, what, func() bool { return is(s.config()) })
+	eventually(s.t, patience, what, func() bool { return is(s.config()) })
 }
 
 // wrongFiles puts each wrong file in the place of the right one: the right one stays in force, and everybody who may
@@ -154,7 +154,7 @@ func (s *routed) wrongFiles(t *testing.T, digest string) {
 		if out := iop(t, s.env, "status"); !strings.Contains(out, place) || !strings.Contains(out, digest) {
 			t.Errorf("iop status with %q:\n%s", wrong.yaml, out)
 		}
-		if line := s.edge.line(place, 10*time.Second); !strings.Contains(line, `"level":"ERROR"`) {
+		if line := s.edge.line(place, patience); !strings.Contains(line, `"level":"ERROR"`) {
 			t.Errorf("the log with %q: %s", wrong.yaml, line)
 		}
 	}
@@ -180,9 +180,9 @@ func TestReloadMovesWaiters(t *testing.T) {
 	s.queued(11)
 	writeRoutes(t, s.file, reloadOne)
 	for i, a := range all {
-		a.end(t, 15*time.Second).ok(t, fmt.Sprintf("number %d", i))
+		a.end(t, patience).ok(t, fmt.Sprintf("number %d", i))
 	}
-	gone.end(t, 15*time.Second).refused(t, "of a route that is gone", 404, "model_not_found")
+	gone.end(t, patience).refused(t, "of a route that is gone", 404, "model_not_found")
 	s.quiet()
 }
 

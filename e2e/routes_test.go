@@ -122,7 +122,7 @@ func (r *routeWorld) aliases(t *testing.T) {
 	}
 	for _, kind := range []struct{ path, member string }{{"/v1/completions", "prompt"}, {"/v1/responses", "input"}} {
 		r.reset(t)
-		a := r.askAs(t.Context(), r.key, kind.path, map[string]any{"model": "gpt-4o", kind.member: "hello"}, nil).end(t, 20*time.Second)
+		a := r.askAs(t.Context(), r.key, kind.path, map[string]any{"model": "gpt-4o", kind.member: "hello"}, nil).end(t, patience)
 		if seen := r.atProviders(t); a.status != http.StatusOK || len(seen) != 1 || seen[0].Model != "sim-small" {
 			t.Errorf("%s: %s; at the provider: %+v", kind.path, a, seen)
 		}
@@ -167,7 +167,7 @@ func (r *routeWorld) rename(t *testing.T) {
 
 // responseRenamed: the Responses dialect has the name inside its events, too.
 func (r *routeWorld) responseRenamed(t *testing.T) {
-	a := r.askAs(t.Context(), r.key, "/v1/responses", map[string]any{"model": "renamed-too", "input": "hello", "stream": true}, nil).end(t, 20*time.Second)
+	a := r.askAs(t.Context(), r.key, "/v1/responses", map[string]any{"model": "renamed-too", "input": "hello", "stream": true}, nil).end(t, patience)
 	if text := a.body.String(); a.status != http.StatusOK || !strings.Contains(text, `"renamed-too"`) || strings.Contains(text, "sim-small") {
 		t.Errorf("a renamed response: %s", a)
 	}
@@ -241,7 +241,7 @@ func (r *routeWorld) parameters(t *testing.T) {
 			`{"model" : "sim-small", "max_tokens": 50, "temperature" : 1, "stop":[], ` + rest + `}`},
 	} {
 		r.reset(t)
-		a := r.askAs(t.Context(), r.key, "/v1/chat/completions", c.given, nil).end(t, 20*time.Second)
+		a := r.askAs(t.Context(), r.key, "/v1/chat/completions", c.given, nil).end(t, patience)
 		seen := r.atProviders(t)
 		if a.status != http.StatusOK || len(seen) != 1 {
 			t.Errorf("%s: %s, %d at the provider", c.name, a, len(seen))
@@ -254,12 +254,12 @@ func (r *routeWorld) parameters(t *testing.T) {
 			defaultsOnly(t, seen[0].Body, rest)
 		}
 	}
-	a := r.askAs(t.Context(), r.key, "/v1/chat/completions", `{"model":"bounded","messages":[],"max_tokens":1,"max_tokens":2}`, nil).end(t, 20*time.Second)
+	a := r.askAs(t.Context(), r.key, "/v1/chat/completions", `{"model":"bounded","messages":[],"max_tokens":1,"max_tokens":2}`, nil).end(t, patience)
 	if a.status != http.StatusBadRequest || !strings.Contains(a.body.String(), "max_tokens") {
 		t.Errorf("a bounded parameter that stands twice: %s", a)
 	}
 	r.reset(t)
-	r.askAs(t.Context(), r.key, "/v1/responses", `{"model":"bounded","input":"x"}`, nil).end(t, 20*time.Second)
+	r.askAs(t.Context(), r.key, "/v1/responses", `{"model":"bounded","input":"x"}`, nil).end(t, patience)
 	if seen := r.atProviders(t); len(seen) != 1 || !strings.Contains(compactJSON(t, seen[0].Body), `"max_output_tokens":50`) {
 		t.Errorf("the cap in a response: %+v", seen)
 	}
@@ -287,11 +287,11 @@ func (r *routeWorld) principals(t *testing.T) {
 	member := r.newKey("member", "--owner", "team-a")
 	other := r.newKey("other", "--owner", "alice")
 	body := chat("private", "tokens=1", false)
-	r.askAs(t.Context(), member, "/v1/chat/completions", body, nil).end(t, 20*time.Second).ok(t, "a member")
+	r.askAs(t.Context(), member, "/v1/chat/completions", body, nil).end(t, patience).ok(t, "a member")
 	for what, key := range map[string]string{"another": other, "a key without an owner": r.key} {
-		theirs := r.askAs(t.Context(), key, "/v1/chat/completions", body, nil).end(t, 20*time.Second)
+		theirs := r.askAs(t.Context(), key, "/v1/chat/completions", body, nil).end(t, patience)
 		theirs.refused(t, what, http.StatusNotFound, "model_not_found")
-		nobodys := r.askAs(t.Context(), key, "/v1/chat/completions", chat("there-is-none", "", false), nil).end(t, 20*time.Second)
+		nobodys := r.askAs(t.Context(), key, "/v1/chat/completions", chat("there-is-none", "", false), nil).end(t, patience)
 		if got, want := theirs.body.String(), strings.ReplaceAll(nobodys.body.String(), "there-is-none", "private"); got != want {
 			t.Errorf("%s can tell another's route from none: %s", what, got)
 		}
@@ -332,9 +332,9 @@ func (r *routeWorld) listed(t *testing.T) {
 	if got := r.modelsOf(t, narrow); !slices.Equal(got, []string{"gpt-4o", "gpt-4o-mini", "lab"}) {
 		t.Errorf("a narrow key sees %q", got)
 	}
-	r.askAs(t.Context(), narrow, "/v1/chat/completions", chat("chat", "", false), nil).end(t, 20*time.Second).
+	r.askAs(t.Context(), narrow, "/v1/chat/completions", chat("chat", "", false), nil).end(t, patience).
 		refused(t, "the same route by a name that the key has not", http.StatusForbidden, "model_not_allowed")
-	r.askAs(t.Context(), narrow, "/v1/chat/completions", chat("gpt-4o", "tokens=1", false), nil).end(t, 20*time.Second).ok(t, "an alias that the key has")
+	r.askAs(t.Context(), narrow, "/v1/chat/completions", chat("gpt-4o", "tokens=1", false), nil).end(t, patience).ok(t, "an alias that the key has")
 	if res, body := r.get("/v1/models/nowhere"); res.StatusCode != http.StatusNotFound {
 		t.Errorf("a route without a Node: %s, %s", res.Status, body)
 	}
@@ -345,10 +345,10 @@ func (r *routeWorld) unknown(t *testing.T) {
 	r.chatNow(t, "sim-small", "", false).refused(t, "a model that no route names", http.StatusNotFound, "model_not_found")
 	r.chatNow(t, "sim-large", "tokens=1", false).ok(t, "a route without targets")
 	writeRoutes(t, r.file, "advertised_models: serve\n"+routesFile)
-	eventually(t, 15*time.Second, "models that Nodes advertise are served", func() bool { return slices.Contains(r.models(), "sim-small") })
+	eventually(t, patience, "models that Nodes advertise are served", func() bool { return slices.Contains(r.models(), "sim-small") })
 	r.chatNow(t, "sim-small", "tokens=1", false).ok(t, "an advertised model")
 	writeRoutes(t, r.file, routesFile)
-	eventually(t, 15*time.Second, "models that Nodes advertise are not served", func() bool { return !slices.Contains(r.models(), "sim-small") })
+	eventually(t, patience, "models that Nodes advertise are not served", func() bool { return !slices.Contains(r.models(), "sim-small") })
 }
 
 // reasons: FAULTS 24. Each place where a decision can be looked at says why, and the caller's names no Node.
@@ -387,7 +387,7 @@ func (r *routeWorld) reasons(t *testing.T) {
 func (r *routeWorld) fullGroup(t *testing.T) {
 	r.reset(t)
 	held := r.askAs(t.Context(), r.key, "/v1/chat/completions", chat("full", "tokens=100000,itl=20ms", true), nil)
-	held.reaches(t, 2, 20*time.Second)
+	held.reaches(t, 2, patience)
 	if r.lab.stats(t).Active != 1 {
 		t.Fatal("the first group's place is not taken")
 	}
@@ -400,7 +400,7 @@ func (r *routeWorld) fullGroup(t *testing.T) {
 		t.Errorf("the log does not say that it was the second group: %v", line)
 	}
 	iop(t, r.env, "cancel", held.header.Get("X-Iop-Run-Id"))
-	held.end(t, 10*time.Second)
+	held.end(t, patience)
 	r.quiet()
 	r.chatNow(t, "full", "tokens=1", false).ok(t, "afterwards")
 	if n := len(r.office.inferences(t)); n != 1 {
@@ -412,17 +412,17 @@ func (r *routeWorld) fullGroup(t *testing.T) {
 func (r *routeWorld) downGroup(t *testing.T) {
 	r.reset(t)
 	held := r.askAs(t.Context(), r.key, "/v1/chat/completions", chat("down", "tokens=100000,itl=20ms", true), nil)
-	held.reaches(t, 2, 20*time.Second)
+	held.reaches(t, 2, patience)
 	waits := r.askAs(t.Context(), r.key, "/v1/chat/completions", chat("down", "tokens=1", false), nil)
 	r.queued(1)
 	if n := len(r.office.inferences(t)); n != 0 {
 		t.Errorf("%d ran in the second group, with the first in service", n)
 	}
 	r.nodes[0].kill()
-	if err := held.end(t, 20*time.Second).broken(); err != nil {
+	if err := held.end(t, patience).broken(); err != nil {
 		t.Error("the stream of the Node that was killed:", err)
 	}
-	waits.end(t, 20*time.Second).ok(t, "the one that waited")
+	waits.end(t, patience).ok(t, "the one that waited")
 	r.chatNow(t, "down", "tokens=1", false).ok(t, "with the first group down")
 	if n := len(r.office.inferences(t)); n != 2 {
 		t.Errorf("%d ran in the second group", n)
@@ -433,7 +433,7 @@ func (r *routeWorld) downGroup(t *testing.T) {
 	}
 	r.labelledNode("lab-1", "site=lab,kind=gpu", "narrow="+r.lab.url+",capacity=1")
 	r.serving("lab-1", "sim-small")
-	eventually(t, 10*time.Second, "the first group has its runs again", func() bool {
+	eventually(t, patience, "the first group has its runs again", func() bool {
 		r.chatNow(t, "down", "tokens=1", false).ok(t, "with the first group back")
 		return r.lab.stats(t).Finished > 0
 	})

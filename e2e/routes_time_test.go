@@ -36,15 +36,15 @@ func TestRouteTimeouts(t *testing.T) {
 		status       int // 0: the whole answer; 200: an error in the stream
 	}{
 		{"first", "ttft=300ms,tokens=3,itl=1s", true, 2 * time.Second, 20 * time.Second, 0}, // what comes after is not the first byte
-		{"first", "ttft=20s", true, 600 * time.Millisecond, 3 * time.Second, http.StatusGatewayTimeout},
-		{"first", "ttft=20s", false, 600 * time.Millisecond, 3 * time.Second, http.StatusGatewayTimeout},
-		{"first", "fault=hang", true, 600 * time.Millisecond, 3 * time.Second, http.StatusGatewayTimeout},
+		{"first", "ttft=20s", true, 600 * time.Millisecond, 15 * time.Second, http.StatusGatewayTimeout},
+		{"first", "ttft=20s", false, 600 * time.Millisecond, 15 * time.Second, http.StatusGatewayTimeout},
+		{"first", "fault=hang", true, 600 * time.Millisecond, 15 * time.Second, http.StatusGatewayTimeout},
 		{"between", "ttft=1500ms,tokens=3,itl=200ms", true, 1500 * time.Millisecond, 20 * time.Second, 0}, // nor is it silence between
-		{"between", "tokens=8,stall_after=4,stall=20s", true, 800 * time.Millisecond, 4 * time.Second, http.StatusOK},
-		{"between", "tokens=8,hang_after=2", true, 800 * time.Millisecond, 4 * time.Second, http.StatusOK},
+		{"between", "tokens=8,stall_after=4,stall=20s", true, 800 * time.Millisecond, 15 * time.Second, http.StatusOK},
+		{"between", "tokens=8,hang_after=2", true, 800 * time.Millisecond, 15 * time.Second, http.StatusOK},
 		{"all", "tokens=10,itl=20ms", true, 0, 20 * time.Second, 0},
-		{"all", "tokens=1000,itl=50ms", true, 1200 * time.Millisecond, 5 * time.Second, http.StatusOK},
-		{"all", "ttft=20s", false, 1200 * time.Millisecond, 5 * time.Second, http.StatusGatewayTimeout},
+		{"all", "tokens=1000,itl=50ms", true, 1200 * time.Millisecond, 15 * time.Second, http.StatusOK},
+		{"all", "ttft=20s", false, 1200 * time.Millisecond, 15 * time.Second, http.StatusGatewayTimeout},
 		{"chat", "ttft=2s,tokens=3,stall_after=2,stall=2s", true, 4 * time.Second, 20 * time.Second, 0},
 	}
 	for _, c := range cases {

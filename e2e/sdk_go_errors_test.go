@@ -187,9 +187,9 @@ func (g *goSDK) waiting(t *testing.T) {
 		return answer
 	}
 	hung := call("hung-go "+strings.Repeat("x", 200_000), "hang")
-	eventually(t, 20*time.Second, "the provider has the request", func() bool { return len(g.tight.sims[0].sdkSeen(t, "hung-go")) == 1 })
+	eventually(t, patience, "the provider has the request", func() bool { return len(g.tight.sims[0].sdkSeen(t, "hung-go")) == 1 })
 	queued := call("queued-go", "")
-	eventually(t, 20*time.Second, "one waits", func() bool { return g.tight.metric("iop_queued") == 1 })
+	eventually(t, patience, "one waits", func() bool { return g.tight.metric("iop_queued") == 1 })
 	for _, e := range []*openai.Error{
 		goError(t, <-call("full-go", ""), 429, "queue_full"),
 		goError(t, <-call("heavy-go "+strings.Repeat("x", 100_000), ""), 503, "overloaded"),
@@ -205,7 +205,7 @@ func (g *goSDK) waiting(t *testing.T) {
 // goCancelled waits until the provider has seen that a client left, and returns how long after left that was.
 func (g *goSDK) goCancelled(t *testing.T, marker string, left time.Time) (took time.Duration) {
 	t.Helper()
-	eventually(t, 30*time.Second, "the provider sees that the client left", func() bool {
+	eventually(t, patience, "the provider sees that the client left", func() bool {
 		seen := g.main.sims[0].sdkSeen(t, marker)
 		if len(seen) == 0 || seen[0].State != "cancelled" {
 			return false
@@ -253,7 +253,7 @@ func (g *goSDK) abortUnary(t *testing.T) {
 			_, err := g.Chat.Completions.New(ctx, goChat(marker, "ttft=10m"))
 			answer <- err
 		}()
-		eventually(t, 20*time.Second, "the provider has the request", func() bool { return len(g.main.sims[0].sdkSeen(t, marker)) == 1 })
+		eventually(t, patience, "the provider has the request", func() bool { return len(g.main.sims[0].sdkSeen(t, marker)) == 1 })
 		left := time.Now()
 		cancel()
 		if err := <-answer; !errors.Is(err, context.Canceled) {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
@@ -170,7 +169,7 @@ func (g *matrixGo) chatAbort(t *testing.T, kind, session string) {
 	leave()
 	s.Close()
 	sim := &simulator{url: g.Sims[kind]}
-	eventually(t, 20*time.Second, "the provider was left", func() bool { return sim.sdkSeen(t, session+" leaves")[0].State == "cancelled" })
+	eventually(t, patience, "the provider was left", func() bool { return sim.sdkSeen(t, session+" leaves")[0].State == "cancelled" })
 	g.book(kind, session, "cancelled", 1)
 }
 

@@ -106,7 +106,7 @@ func (s *stack) revokeKey(name string) {
 func (s *stack) expiredKey() string {
 	s.t.Helper()
 	key := s.newKey("expired", "--expires", "1s")
-	eventually(s.t, 20*time.Second, "the key has expired", func() bool {
+	eventually(s.t, patience, "the key has expired", func() bool {
 		res, _ := s.do("GET", "/v1/models", nil, http.Header{"Authorization": {"Bearer " + key}})
 		return res.StatusCode == http.StatusUnauthorized
 	})

@@ -257,7 +257,7 @@ func (s *secretStack) waiting(t *testing.T, prompt string, h http.Header) {
 		left = append(left, c)
 		s.ask(c, c.Client, "/v1/chat/completions", secretChat(prompt, "ttft=60s", true))
 	}
-	eventually(t, 20*time.Second, "some wait", func() bool { return s.metric("iop_queued") > 0 })
+	eventually(t, patience, "some wait", func() bool { return s.metric("iop_queued") > 0 })
 	for _, args := range [][]string{{"queue"}, {"queue", "--json"}, {"routes"}, {"runs"}, {"status"}} {
 		s.look(t, "iop "+strings.Join(args, " ")+" under load", iop(t, s.env, args...))
 	}
@@ -390,7 +390,7 @@ func (s *secretStack) wrongStarts(t *testing.T) {
 		s.look(t, "iop with a wrong "+name, stdout+stderr)
 	}
 	p := start(t, "intruder", []string{edge, "IOP_NODE_NAME=intruder", "IOP_NODE_JOIN_TOKEN=" + bad}, "node", "--log", "debug", "--provider", "sim="+s.sims[0].url)
-	p.line("refused", 30*time.Second)
+	p.line("refused", patience)
 	s.nodes = append(s.nodes, p)
 }
 
@@ -434,7 +434,7 @@ func (s *secretStack) outputs(t *testing.T) {
 	s.look(t, "what reached the provider", string(arrived), "the prompt", "a header", "a file", "the provider's key", "the next provider's key")
 	processes := append([]*process{s.edge, s.sims[0].process}, s.nodes...)
 	for _, p := range processes {
-		p.stop(15 * time.Second)
+		p.stop(patience)
 		if p != s.sims[0].process && len(p.text()) < 200 {
 			t.Errorf("%s printed next to nothing: %q", p.name, p.text())
 		}

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 )
 
 // affinityFile has the same targets by two policies.
@@ -74,7 +73,7 @@ func (w *prefixWorld) zipf(t *testing.T, model string, n int) (hits, most float6
 		}()
 	}
 	for i, a := range all {
-		a.end(t, 30*time.Second).ok(t, fmt.Sprintf("%s %d", model, i))
+		a.end(t, patience).ok(t, fmt.Sprintf("%s %d", model, i))
 	}
 	var prompt, cached, runs, greatest int64
 	for _, e := range w.engines {
@@ -157,7 +156,7 @@ func TestAffinityHints(t *testing.T) {
 			for i := range 5 {
 				body := w.prompt("affine", 1000*session+10*i+len(field), i)
 				body[field] = fmt.Sprint("conversation ", session)
-				a := w.askAs(context.Background(), w.key, "/v1/chat/completions", body, nil).end(t, 20*time.Second)
+				a := w.askAs(context.Background(), w.key, "/v1/chat/completions", body, nil).end(t, patience)
 				a.ok(t, field)
 				nodes[w.run(a.header.Get("X-Iop-Run-Id")).Node] = true
 			}
@@ -171,7 +170,7 @@ func TestAffinityHints(t *testing.T) {
 		key := w.newKey(fmt.Sprint("owner-", i), "--owner", fmt.Sprint("owner-", i))
 		body := w.prompt("affine", 7000+i, i)
 		body["session_id"] = "conversation 0"
-		a := w.askAs(context.Background(), key, "/v1/chat/completions", body, nil).end(t, 20*time.Second)
+		a := w.askAs(context.Background(), key, "/v1/chat/completions", body, nil).end(t, patience)
 		a.ok(t, "another principal")
 		spread[w.run(a.header.Get("X-Iop-Run-Id")).Node] = true
 	}

@@ -48,7 +48,7 @@ func TestFailingFast(t *testing.T) {
 	s, bad, good := twoNodes(t, 4, "--fail-rate", "1")
 	failed := 0
 	for i, a := range s.crowd(400, 12, "chat", "ttft=20ms,tokens=1") {
-		if a.end(t, 30*time.Second); a.status == http.StatusBadGateway {
+		if a.end(t, patience); a.status == http.StatusBadGateway {
 			failed++
 		} else {
 			a.ok(t, fmt.Sprint(i))
@@ -74,10 +74,10 @@ func TestFailingFast(t *testing.T) {
 	address := strings.TrimPrefix(bad.url, "http://")
 	bad.kill()
 	mended := s.startSim("--slots", "32", "--listen", address)
-	eventually(t, 20*time.Second, "the good provider in the bad one's place gets its share", func() bool {
+	eventually(t, patience, "the good provider in the bad one's place gets its share", func() bool {
 		before := mended.startedRuns(t)
 		for _, a := range s.crowd(100, 12, "chat", "ttft=20ms,tokens=1") {
-			a.end(t, 30*time.Second)
+			a.end(t, patience)
 		}
 		return mended.startedRuns(t)-before > 40
 	})
@@ -137,11 +137,11 @@ func TestRetryAfterRest(t *testing.T) {
 				t.Fatalf("%d requests have reached the full provider", len(at))
 			}
 			bad.control(t, "DELETE", "/sim/config", nil, nil)
-			eventually(t, 20*time.Second, "it gets runs again", func() bool {
+			eventually(t, patience, "it gets runs again", func() bool {
 				s.chatNow(t, "chat", "tokens=1", false).ok(t, "afterwards")
 				return bad.startedRuns(t) > 1
 			})
-			if rest := bad.inferences(t)[1].Started.Sub(at[0].Started); rest < 2900*time.Millisecond || rest > 8*time.Second {
+			if rest := bad.inferences(t)[1].Started.Sub(at[0].Started); rest < 2900*time.Millisecond || rest > 15*time.Second {
 				t.Errorf("it got its next run after %s, not three seconds", rest)
 			}
 			t.Logf("after %s", time.Since(began))
@@ -172,7 +172,7 @@ func TestFirstByteTimeout(t *testing.T) {
 		began := time.Now()
 		a := s.chatNow(t, "hurried", "tokens=1", stream)
 		a.refused(t, "with nothing but hung providers", http.StatusGatewayTimeout, "provider_timeout")
-		if took := time.Since(began); took < 500*time.Millisecond || took > 4*time.Second {
+		if took := time.Since(began); took < 500*time.Millisecond || took > 20*time.Second {
 			t.Errorf("it took %s", took)
 		}
 	}
@@ -185,7 +185,7 @@ func TestHungProvider(t *testing.T) {
 	t.Parallel()
 	s, bad, good := twoNodes(t, 32)
 	bad.control(t, "POST", "/sim/config", map[string]any{"fault": "hang", "path": "*"}, nil)
-	eventually(t, 40*time.Second, "the probe says hung", func() bool {
+	eventually(t, patience, "the probe says hung", func() bool {
 		n := s.node("node-bad")
 		return len(n.Sessions) > 0 && len(n.Sessions[0].Providers) > 0 && n.Sessions[0].Providers[0].Health == "hung"
 	})
@@ -198,7 +198,7 @@ func TestHungProvider(t *testing.T) {
 		t.Errorf("the Node of the hung provider is %+v", n)
 	}
 	bad.control(t, "POST", "/sim/config", map[string]any{"fault": nil, "path": nil}, nil)
-	eventually(t, 30*time.Second, "it gets runs again", func() bool {
+	eventually(t, patience, "it gets runs again", func() bool {
 		s.chatNow(t, "chat", "tokens=1", false).ok(t, "afterwards")
 		return bad.stats(t).Finished > 0
 	})
@@ -249,12 +249,12 @@ func TestWarmFirst(t *testing.T) {
 		all = append(all, s.askAs(context.Background(), s.key, "/v1/chat/completions", chat(model, "ttft=100ms,tokens=2", i%3 == 0), nil))
 		if i%6 == 5 {
 			for _, a := range all {
-				a.end(t, 20*time.Second)
+				a.end(t, patience)
 			}
 		}
 	}
 	for i, a := range all {
-		a.end(t, 20*time.Second).ok(t, fmt.Sprint(i))
+		a.end(t, patience).ok(t, fmt.Sprint(i))
 		line := s.logLine(a.header.Get("X-Iop-Run-Id"))
 		if reason, _ := line["reason"].(string); !strings.HasPrefix(reason, "warm ") {
 			t.Errorf("the log gives the reason %v", line)
@@ -276,7 +276,7 @@ func TestWarmFirst(t *testing.T) {
 // loaded waits until the operator sees that of the route's targets this Node's has the model in memory, and no other.
 func (s *stack) loaded(t *testing.T, route, node string) {
 	t.Helper()
-	eventually(t, 20*time.Second, node+" has the model of "+route+" loaded", func() bool {
+	eventually(t, patience, node+" has the model of "+route+" loaded", func() bool {
 		var routes struct {
 			Data []struct {
 				Name   string

@@ -49,7 +49,7 @@ func newSoak(t *testing.T) *soak {
 	for i := range 2 {
 		sim := s.startSim("--slots", "64", "--prefix-cache", "100000")
 		s.startNode(fmt.Sprintf("node-%d", i), "--log", "error", "--provider", "sim="+sim.url+",capacity=32")
-		s.online(fmt.Sprintf("node-%d", i), 20*time.Second)
+		s.online(fmt.Sprintf("node-%d", i), patience)
 	}
 	return s
 }

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // stack is an Edge, Nodes and simulators, each a process of its own.
@@ -77,7 +76,7 @@ func (s *stack) startEdge(args ...string) {
 		"edge", "--listen", strings.TrimPrefix(s.url, "http://"), "--admin-listen", strings.TrimPrefix(s.admin, "http://"), "--state", s.state,
 	}, args...)
 	s.edge = start(s.t, "edge", nil, args...)
-	eventually(s.t, 20*time.Second, "the Edge is ready", func() bool {
+	eventually(s.t, patience, "the Edge is ready", func() bool {
 		select {
 		case <-s.edge.done:
 			s.t.Fatalf("the Edge exited:\n%s", s.edge.text())
@@ -112,12 +111,13 @@ func (s *stack) newKey(name string, args ...string) string {
 	return made.Key
 }
 
-// startSim starts a simulator on a port of its own.
+// startSim starts a simulator on a port of its own, which it finds again when it is started anew: nobody is given it
+// meanwhile.
 func (s *stack) startSim(args ...string) *simulator {
 	s.t.Helper()
-	p := start(s.t, "sim-"+strconv.Itoa(len(s.sims)+1), nil, append([]string{"sim", "--listen", "127.0.0.1:0", "--json"}, args...)...)
+	p := start(s.t, "sim-"+strconv.Itoa(len(s.sims)+1), nil, append([]string{"sim", "--listen", freePort(s.t), "--json"}, args...)...)
 	var ready struct{ URL string }
-	p.jsonLine("url", 20*time.Second, &ready)
+	p.jsonLine("url", patience, &ready)
 	sim := &simulator{process: p, url: ready.URL}
 	s.sims = append(s.sims, sim)
 	return sim
@@ -127,7 +127,7 @@ func (s *stack) startSim(args ...string) *simulator {
 func (s *stack) startNode(name string, args ...string) *process {
 	s.t.Helper()
 	p := s.launchNode(name, args...)
-	eventually(s.t, 20*time.Second, name+" serves a model", func() bool { return s.nodeOnline(name) && len(s.models()) > 0 })
+	eventually(s.t, patience, name+" serves a model", func() bool { return s.nodeOnline(name) && len(s.models()) > 0 })
 	return p
 }
 
@@ -276,6 +276,6 @@ func (s *stack) adminToken() string {
 func (s *stack) settled() {
 	s.t.Helper()
 	for _, gauge := range []string{"iop_runs_in_flight", "iop_queued", "iop_streams", "iop_body_budget_bytes"} {
-		eventually(s.t, 15*time.Second, gauge+" is 0", func() bool { return s.metric(gauge) == 0 })
+		eventually(s.t, patience, gauge+" is 0", func() bool { return s.metric(gauge) == 0 })
 	}
 }

@@ -126,7 +126,7 @@ func TestUsage(t *testing.T) {
 				if asked {
 					body["stream_options"] = map[string]any{"include_usage": true}
 				}
-				a := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", body).end(t, 20*time.Second)
+				a := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", body).end(t, patience)
 				if usage == "refuse" && asked {
 					if a.status != http.StatusBadRequest || !strings.Contains(a.body.String(), "stream_options") {
 						t.Error("a refusal of what the client itself asked for:", a)
@@ -146,7 +146,7 @@ func TestUsage(t *testing.T) {
 				}
 				if usage == "refuse" { // it is asked again without, and then never with
 					started := s.sims[0].stats(t).Started
-					s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", body).end(t, 20*time.Second)
+					s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", body).end(t, patience)
 					if again := s.sims[0].stats(t).Started; started != 2 || again != 3 {
 						t.Errorf("the provider has seen %d requests, then %d", started, again)
 					}
@@ -204,7 +204,7 @@ func TestFirstChunkAtOnce(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			a := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "tokens=3,itl=1s,content_type="+kind, true))
-			if err := a.end(t, 30*time.Second).whole(); err != nil {
+			if err := a.end(t, patience).whole(); err != nil {
 				t.Fatal(err)
 			}
 			n := len(a.arrived)
@@ -263,7 +263,7 @@ func TestSmoothStream(t *testing.T) {
 		return all
 	}
 	provider := &stack{t: t, url: s.sims[0].url}
-	for range 3 { // one quiet moment of the machine is enough
+	for range 15 { // one quiet moment of the machine is enough
 		direct, through := measure(provider), measure(s)
 		t.Logf("p50 %s direct, %s through; p99 %s, %s", percentile(direct, 50), percentile(through, 50), percentile(direct, 99), percentile(through, 99))
 		if percentile(through, 50) <= 3*percentile(direct, 50)+2*time.Millisecond && percentile(through, 99) <= 3*percentile(direct, 99)+10*time.Millisecond {

@@ -163,10 +163,10 @@ func newTLSStack(t *testing.T) (s *stack, client *http.Client, cert string) {
 	s.json(&made, "join-token", "create", "--json")
 	s.token = made.Token
 	s.edge = start(t, "edge", nil, "edge", "--listen", listen, "--admin-listen", admin, "--state", s.state, "--tls-cert", cert, "--tls-key", key)
-	s.edge.line("listening", 20*time.Second)
+	s.edge.line("listening", patience)
 	sim := s.startSim("--slots", "128")
 	s.launchNode("node-1", "--provider", "sim="+sim.url+",capacity=128", "--ca", cert)
-	eventually(t, 20*time.Second, "the Node is online", func() bool { return s.node("node-1").State == "online" })
+	eventually(t, patience, "the Node is online", func() bool { return s.node("node-1").State == "online" })
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trust}, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	return s, &http.Client{Transport: transport}, cert
@@ -187,7 +187,7 @@ func TestHTTP2(t *testing.T) {
 		streams = append(streams, s.ask(c, client, "/v1/chat/completions", chat("sim-small", knobs, true)))
 	}
 	for _, a := range streams {
-		a.reaches(t, 3, 30*time.Second)
+		a.reaches(t, 3, patience)
 	}
 	cancel()
 	for i, a := range streams {

@@ -129,15 +129,15 @@ func newUsageWorld(t *testing.T) *usageWorld {
 	b := w.startSim("--models", "sim-small,sim-large", "--slots", "16")
 	w.startNode("node-a", "--provider", "sim="+a.url)
 	w.startNode("node-b", "--provider", "other="+b.url)
-	w.online("node-a", 20*time.Second)
-	w.online("node-b", 20*time.Second)
+	w.online("node-a", patience)
+	w.online("node-b", patience)
 	return w
 }
 
 // send sends a request with a key and notes how it has to end.
 func (w *usageWorld) send(t *testing.T, key int, path string, body map[string]any, want usageRecord) *answer {
 	t.Helper()
-	a := w.with(w.keys[key].Key).ask(context.Background(), http.DefaultClient, path, body).end(t, 20*time.Second)
+	a := w.with(w.keys[key].Key).ask(context.Background(), http.DefaultClient, path, body).end(t, patience)
 	w.note(t, a, key, want)
 	return a
 }
@@ -192,9 +192,9 @@ func (w *usageWorld) cancelled(t *testing.T, key int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	a := w.with(w.keys[key].Key).ask(ctx, http.DefaultClient, "/v1/chat/completions", chat("sim-large", "tokens=100000,itl=15ms", true))
-	a.reaches(t, 10, 20*time.Second)
+	a.reaches(t, 10, patience)
 	cancel()
-	a.end(t, 10*time.Second)
+	a.end(t, patience)
 	w.note(t, a, key, usageRecord{Outcome: "cancelled", Model: "sim-large", Status: 200, Stream: true, Known: true, Estimated: true, Output: -1})
 	w.sims[1].active(t, 0)
 	w.quiet()
@@ -348,7 +348,7 @@ func TestUsageOfProviders(t *testing.T) {
 				if c.asked {
 					body["stream_options"] = map[string]any{"include_usage": true}
 				}
-				a := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", body).end(t, 20*time.Second)
+				a := s.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", body).end(t, patience)
 				s.quiet()
 				got := s.records()[a.header.Get("X-Iop-Run-Id")]
 				estimated := c.stream && (tells == "never" || tells == "refuse") || c.cut && tells != "always"
@@ -377,7 +377,7 @@ func TestUsageOfProviders(t *testing.T) {
 // TestUsageSurvivesStop stops the Edge with runs under way: none of them is missing from the books.
 func TestUsageSurvivesStop(t *testing.T) {
 	t.Parallel()
-	s := newEdge(t, "--drain-timeout", "3s")
+	s := newEdge(t, "--drain-timeout", "12s") // short runs take a second, or a few where much else runs
 	sim := s.startSim("--slots", "64")
 	s.startNode("node-1", "--provider", "sim="+sim.url+",capacity=40")
 	var short, long []*answer
@@ -389,20 +389,20 @@ func TestUsageSurvivesStop(t *testing.T) {
 	s.edge.signal(15) // SIGTERM
 	runs := map[string]string{}
 	for _, a := range short {
-		if a.end(t, 20*time.Second); a.status != http.StatusOK || a.err != nil {
+		if a.end(t, patience); a.status != http.StatusOK || a.err != nil {
 			t.Errorf("the drain cut a short run: %s", a)
 		}
 		runs[a.header.Get("X-Iop-Run-Id")] = "completed"
 	}
 	for _, a := range long {
-		if err := a.end(t, 20*time.Second).broken(); err != nil {
+		if err := a.end(t, patience).broken(); err != nil {
 			t.Errorf("a run that was cut: %v", err)
 		}
 		runs[a.header.Get("X-Iop-Run-Id")] = "cancelled"
 	}
 	select {
 	case <-s.edge.done:
-	case <-time.After(15 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the Edge does not end")
 	}
 	if err := s.edge.stop(0); err != nil {

@@ -21,17 +21,34 @@ check("limits/requests", async () => {
 });
 
 check("limits/retry_waits", async () => {
-  const c = client({ key: WORLD.keys.rpm20, maxRetries: 0 });
-  for (let i = 0; i < 20; i++) await ask(c);
-  const told = Number((await limited(c)).headers.get("retry-after"));
-  const before = await refusedSoFar();
-  const began = performance.now();
-  await ask(client({ key: WORLD.keys.rpm20, maxRetries: 2 }));
-  const took = (performance.now() - began) / 1000;
+  let told, took, refused = 0;
+  // Where none is refused a slow machine took so long that there was no need to wait.
+  for (let i = 0; i < 10 && refused === 0; i++) {
+    let began;
+    [told, began] = await spent(client({ key: WORLD.keys.rpm20, maxRetries: 0 }));
+    const before = await refusedSoFar();
+    await ask(client({ key: WORLD.keys.rpm20, maxRetries: 2 }));
+    took = (performance.now() - began) / 1000;
+    refused = (await refusedSoFar()) - before;
+  }
   holds(took > told - 1.2, `told ${told}, took ${took}`);
-  same((await refusedSoFar()) - before, 1, "requests that were refused");
+  same(refused, 1, "requests that were refused");
   return `told ${told} s, took ${took.toFixed(1)} s`;
 });
+
+/** Asks until the limit is reached; returns the refusal's Retry-After, and when that request began. */
+async function spent(c) {
+  for (let i = 0; i < 200; i++) {
+    const began = performance.now();
+    try {
+      await ask(c);
+    } catch (e) {
+      if (!(e instanceof openai.RateLimitError)) throw e;
+      return [Number(e.headers.get("retry-after")), began];
+    }
+  }
+  throw new Error("two hundred requests were served");
+}
 
 check("limits/concurrency", async () => {
   const c = client({ key: WORLD.keys.concurrency, maxRetries: 0 });
