@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -22,12 +21,10 @@ const auditPage = 1000
 
 // auditFlags are the flags of `iop audit`.
 type auditFlags struct {
-	since                                     span
-	from, to, actor, slot, profile, node, run string
-	lease                                     string
-	actions                                   []string
-	limit                                     int
-	asJSON, asCSV                             bool
+	reportFlags
+	actor, slot, profile, node, run, lease string
+	actions                                []string
+	limit                                  int
 }
 
 func newAuditCommand() *cobra.Command {
@@ -68,10 +65,8 @@ which run and Node, and how it ended; the newest first, and never a value.`,
 }
 
 func (a *auditFlags) bind(cmd *cobra.Command) {
+	a.reportFlags.bind(cmd)
 	f := cmd.Flags()
-	f.Var(&a.since, "since", "how far back to look, e.g. 7d, in place of --from")
-	f.StringVar(&a.from, "from", "", "a day such as 2026-03-01, or a time such as 2026-03-01T12:00:00Z")
-	f.StringVar(&a.to, "to", "", "the same, exclusive; default: now")
 	f.StringSliceVar(&a.actions, "action", nil, "only these actions, such as slot_set, lease_issued, node_denied")
 	f.StringVar(&a.actor, "actor", "", "only what this one did")
 	f.StringVar(&a.slot, "slot", "", "only this slot")
@@ -80,33 +75,20 @@ func (a *auditFlags) bind(cmd *cobra.Command) {
 	f.StringVar(&a.run, "run", "", "only this run")
 	f.StringVar(&a.lease, "lease", "", "only this lease")
 	f.IntVar(&a.limit, "limit", 100, "how many entries; 0: all")
-	f.BoolVar(&a.asCSV, "csv", false, "print CSV, for spreadsheets")
-	jsonFlag(cmd, &a.asJSON)
 }
 
 // query is what the admin API is asked. Its error is wrong use.
 func (a *auditFlags) query(now time.Time) (url.Values, error) {
-	values := url.Values{}
-	switch {
-	case a.asCSV && a.asJSON:
-		return nil, errors.New("--csv and --json exclude each other")
-	case a.limit < 0:
+	if a.limit < 0 {
 		return nil, errors.New("--limit must be 0 or more")
-	case a.since < 0:
-		return nil, errors.New("--since must not be negative, for example --since 7d")
-	case a.since > 0 && a.from != "":
-		return nil, errors.New("--since and --from exclude each other")
-	case a.since > 0:
-		values.Set("from", now.Add(-time.Duration(a.since)).UTC().Format(time.RFC3339))
 	}
-	for name, value := range map[string]string{
-		"from": a.from, "to": a.to, "action": strings.Join(a.actions, ","), "actor": a.actor, "slot": a.slot, "profile": a.profile, "node": a.node,
-		"run": a.run, "lease": a.lease,
-	} {
-		if value != "" {
-			values.Set(name, value)
-		}
+	values, err := a.reportFlags.query(now)
+	if err != nil {
+		return nil, err
 	}
+	setGiven(values, map[string]string{
+		"action": strings.Join(a.actions, ","), "actor": a.actor, "slot": a.slot, "profile": a.profile, "node": a.node, "run": a.run, "lease": a.lease,
+	})
 	if _, err := admin.AuditQuery(values); err != nil {
 		return nil, fmt.Errorf("--%w", err)
 	}
@@ -179,31 +161,29 @@ var auditColumns = []string{
 	"attempt", "principal", "route", "target", "expires",
 }
 
-// printAuditCSV writes the entries with a header line, as RFC 4180 has it.
 func printAuditCSV(w io.Writer, entries []admin.AuditEntry) error {
-	out := csv.NewWriter(w)
-	out.UseCRLF = true
-	if err := out.Write(auditColumns); err != nil {
-		return err
+	return printCSV(w, auditColumns, func(yield func([]string) bool) {
+		for i := range entries {
+			if !yield(auditRow(&entries[i])) {
+				return
+			}
+		}
+	})
+}
+
+// auditRow is an entry under the auditColumns.
+func auditRow(e *admin.AuditEntry) []string {
+	expires := ""
+	if e.Expires != nil {
+		expires = e.Expires.UTC().Format(time.RFC3339Nano)
 	}
-	for i := range entries {
-		e := &entries[i]
-		expires := ""
-		if e.Expires != nil {
-			expires = e.Expires.UTC().Format(time.RFC3339Nano)
-		}
-		row := []string{
-			e.ID, e.At.Format(time.RFC3339Nano), e.Actor, e.Action, e.Outcome, e.Reason, e.Subject, string(e.Slot), string(e.Profile),
-			strconv.FormatUint(uint64(e.Revision), 10), string(e.Node), strconv.FormatUint(uint64(e.Generation), 10), string(e.Lease), string(e.Run),
-			strconv.Itoa(e.Attempt), string(e.Principal), string(e.Route), e.Target, expires,
-		}
-		for j := range row {
-			row[j] = admin.NoFormula(row[j])
-		}
-		if err := out.Write(row); err != nil {
-			return err
-		}
+	row := []string{
+		e.ID, e.At.Format(time.RFC3339Nano), e.Actor, e.Action, e.Outcome, e.Reason, e.Subject, string(e.Slot), string(e.Profile),
+		strconv.FormatUint(uint64(e.Revision), 10), string(e.Node), strconv.FormatUint(uint64(e.Generation), 10), string(e.Lease), string(e.Run),
+		strconv.Itoa(e.Attempt), string(e.Principal), string(e.Route), e.Target, expires,
 	}
-	out.Flush()
-	return out.Error()
+	for i := range row {
+		row[i] = admin.NoFormula(row[i])
+	}
+	return row
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -18,13 +17,10 @@ import (
 
 // usageFlags are the flags of `iop usage`.
 type usageFlags struct {
-	by               []string
-	from, to         string
-	since            span
-	key, route, node string
-	principal        string
-	records          bool
-	asJSON, asCSV    bool
+	reportFlags
+	by                          []string
+	key, principal, route, node string
+	records                     bool
 }
 
 func newUsageCommand() *cobra.Command {
@@ -72,36 +68,26 @@ formula has an apostrophe before it.`,
 }
 
 func (u *usageFlags) bind(cmd *cobra.Command) {
+	u.reportFlags.bind(cmd)
 	f := cmd.Flags()
 	f.StringSliceVar(&u.by, "by", nil, "what to sum up by: some of "+strings.Join(admin.Dimensions, ", "))
-	f.StringVar(&u.from, "from", "", "a day such as 2026-03-01, or a time such as 2026-03-01T12:00:00Z")
-	f.StringVar(&u.to, "to", "", "the same, exclusive; default: now")
-	f.Var(&u.since, "since", "how far back to look, e.g. 7d, in place of --from")
 	f.StringVar(&u.key, "key", "", "only what this key used, by its ID")
 	f.StringVar(&u.principal, "principal", "", "only what this owner's keys used")
 	f.StringVar(&u.route, "route", "", "only this route")
 	f.StringVar(&u.node, "node", "", "only what ran on this Node")
 	f.BoolVar(&u.records, "records", false, "a record for each run")
-	f.BoolVar(&u.asCSV, "csv", false, "print CSV, for spreadsheets")
-	jsonFlag(cmd, &u.asJSON)
 }
 
 // query is what the admin API is asked. Its error is wrong use.
 func (u *usageFlags) query(now time.Time) (url.Values, error) {
-	values := url.Values{}
+	values, err := u.reportFlags.query(now)
 	switch {
-	case u.asCSV && u.asJSON:
-		return nil, errors.New("--csv and --json exclude each other")
+	case err != nil:
+		return nil, err
 	case u.records && len(u.by) > 0:
 		return nil, errors.New("--records and --by exclude each other")
-	case u.since < 0:
-		return nil, errors.New("--since must not be negative, for example --since 7d")
-	case u.since > 0 && u.from != "":
-		return nil, errors.New("--since and --from exclude each other")
 	case u.since > 0 && u.to != "":
 		return nil, errors.New("--since goes back from now: use --from with --to")
-	case u.since > 0:
-		values.Set("from", now.Add(-time.Duration(u.since)).UTC().Format(time.RFC3339))
 	}
 	for _, name := range u.by {
 		if !slices.Contains(admin.Dimensions, name) {
@@ -115,15 +101,10 @@ func (u *usageFlags) query(now time.Time) (url.Values, error) {
 		if _, err := admin.ParseTime(t.text); err != nil {
 			return nil, fmt.Errorf("--%s %w", t.name, err)
 		}
-		values.Set(t.name, t.text)
 	}
-	for name, value := range map[string]string{
+	setGiven(values, map[string]string{
 		"by": strings.Join(u.by, ","), "key": u.key, "principal": u.principal, "route": u.route, "node": u.node,
-	} {
-		if value != "" {
-			values.Set(name, value)
-		}
-	}
+	})
 	if u.records && u.asCSV {
 		values.Set("format", "csv")
 	}
@@ -184,10 +165,10 @@ func groupOf(r *admin.UsageRow, by []string) []string {
 
 func usageCells(r *admin.UsageRow) []string {
 	var cells []string
-	for _, n := range []int64{r.Runs, r.Completed, r.Failed, r.Cancelled, r.Rejected, r.Input, r.Cached, r.Output, r.Reasoning} {
+	for _, n := range usageCounts(r) {
 		cells = append(cells, strconv.FormatInt(n, 10))
 	}
-	for _, ms := range []float64{r.QueueMS, r.FirstTokenMS, r.DurationMS} {
+	for _, ms := range usageTimes(r) {
 		cell := ""
 		if ms > 0 {
 			cell = brief(time.Duration(ms * float64(time.Millisecond)))
@@ -223,31 +204,39 @@ func usageTotal(rows []admin.UsageRow) (sum admin.UsageRow) {
 	return sum
 }
 
-// printUsageCSV writes the sums with a header line, as RFC 4180 has it.
 func printUsageCSV(w io.Writer, usage *admin.Usage) error {
-	out := csv.NewWriter(w)
-	out.UseCRLF = true
 	header := append(slices.Clone(usage.By), "runs", "completed", "failed", "cancelled", "rejected", "input_tokens", "cached_tokens",
 		"output_tokens", "reasoning_tokens", "queue_ms", "first_token_ms", "duration_ms")
-	if err := out.Write(header); err != nil {
-		return err
+	return printCSV(w, header, func(yield func([]string) bool) {
+		for i := range usage.Data {
+			if !yield(usageLine(&usage.Data[i], usage.By)) {
+				return
+			}
+		}
+	})
+}
+
+// usageLine is a row of the CSV.
+func usageLine(r *admin.UsageRow, by []string) []string {
+	row := groupOf(r, by)
+	for i := range row {
+		row[i] = admin.NoFormula(row[i])
 	}
-	for i := range usage.Data {
-		r := &usage.Data[i]
-		row := groupOf(r, usage.By)
-		for j := range row {
-			row[j] = admin.NoFormula(row[j])
-		}
-		for _, n := range []int64{r.Runs, r.Completed, r.Failed, r.Cancelled, r.Rejected, r.Input, r.Cached, r.Output, r.Reasoning} {
-			row = append(row, strconv.FormatInt(n, 10))
-		}
-		for _, ms := range []float64{r.QueueMS, r.FirstTokenMS, r.DurationMS} {
-			row = append(row, strconv.FormatFloat(ms, 'f', -1, 64))
-		}
-		if err := out.Write(row); err != nil {
-			return err
-		}
+	for _, n := range usageCounts(r) {
+		row = append(row, strconv.FormatInt(n, 10))
 	}
-	out.Flush()
-	return out.Error()
+	for _, ms := range usageTimes(r) {
+		row = append(row, strconv.FormatFloat(ms, 'f', -1, 64))
+	}
+	return row
+}
+
+// usageCounts are the numbers of a row, in the order of the columns.
+func usageCounts(r *admin.UsageRow) []int64 {
+	return []int64{r.Runs, r.Completed, r.Failed, r.Cancelled, r.Rejected, r.Input, r.Cached, r.Output, r.Reasoning}
+}
+
+// usageTimes are the mean times of a row in milliseconds, in the order of the columns, which they end.
+func usageTimes(r *admin.UsageRow) []float64 {
+	return []float64{r.QueueMS, r.FirstTokenMS, r.DurationMS}
 }
