@@ -23,8 +23,8 @@ func Truncated() error {
 	return &StreamError{execution.CodeProviderTruncated, "the provider ended its stream without the stream's own end"}
 }
 
-// CutOff is the error of an answer's last event or line, which its end completed: if that was malformed it was only cut.
-func CutOff(err error) error {
+// cutOff is the error of an answer's last event or line, which its end completed: if that was malformed it was only cut.
+func cutOff(err error) error {
 	if s, ok := errors.AsType[*StreamError](err); ok && s.Code == execution.CodeProviderError {
 		return Truncated()
 	}

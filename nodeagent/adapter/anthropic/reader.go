@@ -12,14 +12,14 @@ import (
 // Reader implements adapter.Adapter.
 func (protocol) Reader(adapter.Spec) adapter.Reader {
 	r := &reader{block: block0}
-	r.each = r.take
+	r.Begin(&r.events, r.take, nil)
 	return r
 }
 
 // reader reads the events of Messages.
 type reader struct {
+	adapter.Frame[*adapter.ServerEvent]
 	events    adapter.EventSplitter
-	meter     adapter.Meter
 	usual     adapter.Template
 	usualAs   execution.Event // what an event like the learned one is, but for its text
 	usualJSON bool            // its text is a piece of a call's arguments
@@ -27,10 +27,6 @@ type reader struct {
 	calls     int
 	started   bool
 	finished  bool
-	over      bool
-	emit      func(*execution.Event) error             // of the present call
-	each      func(*adapter.ServerEvent) (bool, error) // take, made once
-	event     execution.Event
 }
 
 // openBlock is the content block that is being written.
@@ -44,47 +40,15 @@ type openBlock struct {
 
 var block0 = openBlock{number: -1}
 
-// Push implements adapter.Reader.
-func (r *reader) Push(p []byte, emit func(*execution.Event) error) (bool, error) {
-	r.emit = emit
-	if r.over {
-		return true, nil
-	}
-	return r.events.Push(p, r.each)
-}
-
-// End implements adapter.Reader.
-func (r *reader) End(emit func(*execution.Event) error) error {
-	r.emit = emit
-	if r.over {
-		return nil
-	}
-	if stop, err := r.events.End(r.each); stop || err != nil {
-		return adapter.CutOff(err)
-	}
-	return adapter.Truncated()
-}
-
-// Progress implements adapter.Reader.
-func (r *reader) Progress() int64 { return r.events.Progress() }
-
-// Usage implements adapter.Reader.
-func (r *reader) Usage() execution.Usage { return r.meter.Usage() }
-
-func (r *reader) give(e execution.Event) error {
-	r.event = e
-	return r.emit(&r.event)
-}
-
 func (r *reader) take(e *adapter.ServerEvent) (stop bool, err error) {
 	if piece, ok := r.usual.Match(e.Data); ok {
-		r.meter.Produced()
+		r.Meter.Produced()
 		if r.usualJSON {
 			r.usualAs.Call.Arguments = piece
 		} else {
 			r.usualAs.Text = piece
 		}
-		return false, r.emit(&r.usualAs)
+		return false, r.Emit(&r.usualAs)
 	}
 	if len(e.Data) == 0 {
 		return false, nil
@@ -115,11 +79,11 @@ func (r *reader) typed(kind string, data []byte) (stop bool, err error) {
 		if !r.finished {
 			return false, adapter.Malformed("the provider's message ended without a reason")
 		}
-		r.over = true
+		r.Over = true
 		return true, nil
 	case "error":
-		r.over = true
-		return true, r.give(execution.Event{Kind: execution.EventFailure, Failure: failureOf(data)})
+		r.Over = true
+		return true, r.Give(execution.Event{Kind: execution.EventFailure, Failure: failureOf(data)})
 	}
 	return false, nil // ping, and what the protocol may add: its own rule is to leave unknown events out
 }
@@ -151,9 +115,9 @@ func (r *reader) start(message []byte) error {
 	s := &execution.Started{ID: adapter.Text(openai.Member(message, "id")), Model: adapter.Text(openai.Member(message, "model"))}
 	if u := openai.Member(message, "usage"); len(u) > 0 && u[0] == '{' {
 		s.Usage = openai.MergeUsage(execution.Usage{}, u)
-		r.meter.Report(s.Usage)
+		r.Meter.Report(s.Usage)
 	}
-	return r.give(execution.Event{Kind: execution.EventStarted, Started: s})
+	return r.Give(execution.Event{Kind: execution.EventStarted, Started: s})
 }
 
 // numberOf returns a block's number, -1 if there is none.
@@ -181,7 +145,7 @@ func (r *reader) open(data []byte) error {
 		}
 		return r.signature(openai.Member(b, "signature"))
 	case "redacted_thinking":
-		return r.give(execution.Event{Kind: execution.EventReasoning, Redacted: adapter.Text(openai.Member(b, "data"))})
+		return r.Give(execution.Event{Kind: execution.EventReasoning, Redacted: adapter.Text(openai.Member(b, "data"))})
 	case "tool_use":
 		return r.openCall(b)
 	}
@@ -201,8 +165,8 @@ func (r *reader) openCall(b []byte) error {
 	r.block.call = r.calls
 	r.block.input = append(r.block.input, openai.Member(b, "input")...)
 	r.calls++
-	r.meter.Produced()
-	return r.give(execution.Event{Kind: execution.EventToolCall, Call: c})
+	r.Meter.Produced()
+	return r.Give(execution.Event{Kind: execution.EventToolCall, Call: c})
 }
 
 // close ends the open block. A call of which no piece of arguments came has those of its start.
@@ -216,7 +180,7 @@ func (r *reader) close() error {
 	if len(b.input) == 0 || b.input[0] != '{' {
 		b.input = []byte("{}")
 	}
-	return r.give(execution.Event{Kind: execution.EventToolCall, Call: execution.ToolCallDelta{Index: b.call, Arguments: string(b.input)}})
+	return r.Give(execution.Event{Kind: execution.EventToolCall, Call: execution.ToolCallDelta{Index: b.call, Arguments: string(b.input)}})
 }
 
 // text gives a piece of text, and nothing where there is none.
@@ -224,15 +188,15 @@ func (r *reader) text(kind execution.EventKind, value []byte) error {
 	if len(value) <= 2 || value[0] != '"' {
 		return nil
 	}
-	r.meter.Produced()
-	return r.give(execution.Event{Kind: kind, Text: adapter.Text(value)})
+	r.Meter.Produced()
+	return r.Give(execution.Event{Kind: kind, Text: adapter.Text(value)})
 }
 
 func (r *reader) signature(value []byte) error {
 	if len(value) <= 2 || value[0] != '"' {
 		return nil
 	}
-	return r.give(execution.Event{Kind: execution.EventReasoning, Signature: adapter.Text(value)})
+	return r.Give(execution.Event{Kind: execution.EventReasoning, Signature: adapter.Text(value)})
 }
 
 // delta gives a piece of the open block.
@@ -275,8 +239,8 @@ func (r *reader) piece(data, value []byte, as execution.Event) error {
 	} else {
 		as.Text = adapter.Text(value)
 	}
-	r.meter.Produced()
-	return r.give(as)
+	r.Meter.Produced()
+	return r.Give(as)
 }
 
 // citation gives a citation: that of a web page as Chat Completions has it, others as they are.
@@ -295,7 +259,7 @@ func (r *reader) citation(value []byte) error {
 	} else {
 		a = append(append(append(a, `{"type":"citation","citation":`...), value...), '}')
 	}
-	return r.give(execution.Event{Kind: execution.EventAnnotation, Annotation: a})
+	return r.Give(execution.Event{Kind: execution.EventAnnotation, Annotation: a})
 }
 
 // finish reads message_delta: why the message ended, and its usage.
@@ -304,7 +268,7 @@ func (r *reader) finish(data []byte) error {
 		return err
 	}
 	if u := openai.Member(data, "usage"); len(u) > 0 && u[0] == '{' {
-		r.meter.Report(openai.MergeUsage(r.meter.Reported(), u))
+		r.Meter.Report(openai.MergeUsage(r.Meter.Reported(), u))
 	}
 	d := openai.Member(data, "delta")
 	reason := adapter.Text(openai.Member(d, "stop_reason"))
@@ -313,14 +277,14 @@ func (r *reader) finish(data []byte) error {
 	}
 	r.finished = true
 	f := execution.Finish{Reason: finishReason(reason), StopWord: adapter.Text(openai.Member(d, "stop_sequence"))}
-	if err := r.give(execution.Event{Kind: execution.EventFinish, Finish: f}); err != nil {
+	if err := r.Give(execution.Event{Kind: execution.EventFinish, Finish: f}); err != nil {
 		return err
 	}
-	u := r.meter.Reported()
+	u := r.Meter.Reported()
 	if !u.Known {
 		return nil
 	}
-	return r.give(execution.Event{Kind: execution.EventUsage, Usage: &u})
+	return r.Give(execution.Event{Kind: execution.EventUsage, Usage: &u})
 }
 
 func finishReason(reason string) execution.FinishReason {

@@ -13,54 +13,18 @@ import (
 // Reader implements adapter.Adapter.
 func (protocol) Reader(adapter.Spec) adapter.Reader {
 	r := &reader{}
-	r.each = r.take
+	r.Begin(&r.lines, r.take, nil)
 	return r
 }
 
 // reader reads the lines of a chat.
 type reader struct {
+	adapter.Frame[[]byte]
 	lines   adapter.LineSplitter
-	meter   adapter.Meter
 	usual   adapter.Template
 	usualAs execution.Event // what a line like the learned one is, but for its text
 	started bool
 	calls   int
-	over    bool
-	emit    func(*execution.Event) error // of the present call
-	each    func([]byte) (bool, error)   // take, made once
-	event   execution.Event
-}
-
-// Push implements adapter.Reader.
-func (r *reader) Push(p []byte, emit func(*execution.Event) error) (bool, error) {
-	r.emit = emit
-	if r.over {
-		return true, nil
-	}
-	return r.lines.Push(p, r.each)
-}
-
-// End implements adapter.Reader.
-func (r *reader) End(emit func(*execution.Event) error) error {
-	r.emit = emit
-	if r.over {
-		return nil
-	}
-	if stop, err := r.lines.End(r.each); stop || err != nil {
-		return adapter.CutOff(err)
-	}
-	return adapter.Truncated()
-}
-
-// Progress implements adapter.Reader.
-func (r *reader) Progress() int64 { return r.lines.Progress() }
-
-// Usage implements adapter.Reader.
-func (r *reader) Usage() execution.Usage { return r.meter.Usage() }
-
-func (r *reader) give(e execution.Event) error {
-	r.event = e
-	return r.emit(&r.event)
 }
 
 // line is what is looked at in one line.
@@ -97,17 +61,17 @@ func readLine(data []byte) (l line) {
 
 func (r *reader) take(data []byte) (stop bool, err error) {
 	if piece, ok := r.usual.Match(data); ok {
-		r.meter.Produced()
+		r.Meter.Produced()
 		r.usualAs.Text = piece
-		return false, r.emit(&r.usualAs)
+		return false, r.Emit(&r.usualAs)
 	}
 	if data[0] != '{' || !openai.WellFormed(data) {
 		return false, adapter.Malformed("a line of the provider's stream is no JSON object")
 	}
 	l := readLine(data)
 	if l.failure != nil {
-		r.over = true
-		return true, r.give(execution.Event{Kind: execution.EventFailure, Failure: openai.ReadFailure(0, l.failure)})
+		r.Over = true
+		return true, r.Give(execution.Event{Kind: execution.EventFailure, Failure: openai.ReadFailure(0, l.failure)})
 	}
 	if err := r.start(&l); err != nil {
 		return false, err
@@ -116,7 +80,7 @@ func (r *reader) take(data []byte) (stop bool, err error) {
 		return false, err
 	}
 	if l.done {
-		r.over = true
+		r.Over = true
 		return true, r.finish(data, &l)
 	}
 	return false, nil
@@ -131,7 +95,7 @@ func (r *reader) start(l *line) error {
 	if err != nil {
 		created = time.Time{} // it is shown to nobody then
 	}
-	return r.give(execution.Event{Kind: execution.EventStarted, Started: &execution.Started{Model: adapter.Text(l.model), Created: created}})
+	return r.Give(execution.Event{Kind: execution.EventStarted, Started: &execution.Started{Model: adapter.Text(l.model), Created: created}})
 }
 
 // message gives what a line's message holds. Thoughts come before the text that they are for.
@@ -191,8 +155,8 @@ func (r *reader) text(kind execution.EventKind, value []byte, logprobs json.RawM
 	if (len(value) <= 2 || value[0] != '"') && logprobs == nil {
 		return nil
 	}
-	r.meter.Produced()
-	return r.give(execution.Event{Kind: kind, Text: adapter.Text(value), Logprobs: logprobs})
+	r.Meter.Produced()
+	return r.Give(execution.Event{Kind: kind, Text: adapter.Text(value), Logprobs: logprobs})
 }
 
 // call gives a tool call, which comes whole. Older versions give it no id.
@@ -218,8 +182,8 @@ func (r *reader) call(data []byte) error {
 		c.Arguments = "{}"
 	}
 	r.calls++
-	r.meter.Produced()
-	return r.give(execution.Event{Kind: execution.EventToolCall, Call: c})
+	r.Meter.Produced()
+	return r.Give(execution.Event{Kind: execution.EventToolCall, Call: c})
 }
 
 func (r *reader) finish(data []byte, l *line) error {
@@ -232,13 +196,13 @@ func (r *reader) finish(data []byte, l *line) error {
 			reason = execution.FinishToolCalls
 		}
 	}
-	if err := r.give(execution.Event{Kind: execution.EventFinish, Finish: execution.Finish{Reason: reason}}); err != nil {
+	if err := r.Give(execution.Event{Kind: execution.EventFinish, Finish: execution.Finish{Reason: reason}}); err != nil {
 		return err
 	}
 	u := openai.MergeUsage(execution.Usage{}, data)
 	if !u.Known {
 		return nil
 	}
-	r.meter.Report(u)
-	return r.give(execution.Event{Kind: execution.EventUsage, Usage: &u})
+	r.Meter.Report(u)
+	return r.Give(execution.Event{Kind: execution.EventUsage, Usage: &u})
 }

@@ -46,7 +46,7 @@ func (c *chunkChoice) read(data []byte) error {
 			c.stopWord = adapter.Text(v)
 		case "usage": // some engines report it in here
 			if v[0] == '{' {
-				c.r.meter.Report(openai.MergeUsage(c.r.meter.Reported(), v))
+				c.r.Meter.Report(openai.MergeUsage(c.r.Meter.Reported(), v))
 			}
 		case "error":
 			if openai.IsError(v) {
@@ -66,7 +66,7 @@ func (c *chunkChoice) tell() error {
 	if state.finished {
 		return nil // some engines repeat the end
 	}
-	if err := c.readDelta(); err != nil || c.r.over {
+	if err := c.readDelta(); err != nil || c.r.Over {
 		return err
 	}
 	reason := adapter.Text(c.finish)
@@ -190,12 +190,12 @@ func (c *chunkChoice) text(kind execution.EventKind, value []byte, logprobs json
 	if isText && logprobs == nil {
 		c.kind, c.piece = kind, value
 	}
-	c.r.meter.Produced()
+	c.r.Meter.Produced()
 	return c.give(execution.Event{Kind: kind, Text: adapter.Text(value), Logprobs: logprobs})
 }
 
 func (c *chunkChoice) give(e execution.Event) error {
 	c.given++
 	e.Choice = c.index
-	return c.r.give(e)
+	return c.r.Give(e)
 }

@@ -13,14 +13,14 @@ import (
 // Reader implements adapter.Adapter.
 func (protocol) Reader(adapter.Spec) adapter.Reader {
 	r := &reader{}
-	r.each = r.take
+	r.Begin(&r.events, r.take, r.ended)
 	return r
 }
 
 // reader reads the chunks of a chat stream.
 type reader struct {
+	adapter.Frame[*adapter.ServerEvent]
 	events   adapter.EventSplitter
-	meter    adapter.Meter
 	usual    adapter.Template
 	usualAs  execution.Event // what a chunk like the learned one is, but for its text
 	choices  []choice        // by index; of those that have come
@@ -29,10 +29,6 @@ type reader struct {
 	created  time.Time
 	started  bool
 	usageOut bool // the usage event was given
-	over     bool
-	emit     func(*execution.Event) error             // of the present call
-	each     func(*adapter.ServerEvent) (bool, error) // take, made once
-	event    execution.Event
 }
 
 // choice is what is known of one of several answers.
@@ -43,24 +39,8 @@ type choice struct {
 	told     int // of calls, how many were given
 }
 
-// Push implements adapter.Reader.
-func (r *reader) Push(p []byte, emit func(*execution.Event) error) (bool, error) {
-	r.emit = emit
-	if r.over {
-		return true, nil
-	}
-	return r.events.Push(p, r.each)
-}
-
-// End implements adapter.Reader. A stream that ends without [DONE] is whole where each choice has said why it ended.
-func (r *reader) End(emit func(*execution.Event) error) error {
-	r.emit = emit
-	if r.over {
-		return nil
-	}
-	if stop, err := r.events.End(r.each); stop || err != nil {
-		return adapter.CutOff(err)
-	}
+// ended is called where the stream ends without [DONE]: it is whole where each choice has said why it ended.
+func (r *reader) ended() error {
 	if !r.whole() {
 		return adapter.Truncated()
 	}
@@ -78,18 +58,12 @@ func (r *reader) whole() bool {
 	return whole
 }
 
-// Progress implements adapter.Reader.
-func (r *reader) Progress() int64 { return r.events.Progress() }
-
-// Usage implements adapter.Reader.
-func (r *reader) Usage() execution.Usage { return r.meter.Usage() }
-
 // take reads one event of the stream.
 func (r *reader) take(e *adapter.ServerEvent) (stop bool, err error) {
 	if piece, ok := r.usual.Match(e.Data); ok && e.Name == nil && e.Err == nil {
-		r.meter.Produced()
+		r.Meter.Produced()
 		r.usualAs.Text = piece
-		return false, r.emit(&r.usualAs)
+		return false, r.Emit(&r.usualAs)
 	}
 	switch {
 	case e.Err != nil: // llama.cpp once wrote `error: {...}` as a field of its own
@@ -106,13 +80,8 @@ func (r *reader) take(e *adapter.ServerEvent) (stop bool, err error) {
 
 // fail reports the provider's own error, and the run is over.
 func (r *reader) fail(value []byte) error {
-	r.over = true
-	return r.give(execution.Event{Kind: execution.EventFailure, Failure: openai.ReadFailure(0, value)})
-}
-
-func (r *reader) give(e execution.Event) error {
-	r.event = e
-	return r.emit(&r.event)
+	r.Over = true
+	return r.Give(execution.Event{Kind: execution.EventFailure, Failure: openai.ReadFailure(0, value)})
 }
 
 // done is [DONE]. A choice whose provider did not say why it ended was done, then: that much [DONE] says.
@@ -127,18 +96,18 @@ func (r *reader) done() error {
 	if !r.whole() {
 		return adapter.Malformed("the provider's stream ended without an answer in it")
 	}
-	r.over = true
+	r.Over = true
 	return r.finishUsage()
 }
 
 // finishUsage gives what the provider reported, once.
 func (r *reader) finishUsage() error {
-	u := r.meter.Reported()
+	u := r.Meter.Reported()
 	if r.usageOut || !u.Known {
 		return nil
 	}
 	r.usageOut = true
-	return r.give(execution.Event{Kind: execution.EventUsage, Usage: &u})
+	return r.Give(execution.Event{Kind: execution.EventUsage, Usage: &u})
 }
 
 // chunk reads a whole chunk. failed says that the event's name is error, whatever is in it.
@@ -175,7 +144,7 @@ func (r *reader) chunk(data []byte, failed bool) (stop bool, err error) {
 		return true, r.fail(data)
 	}
 	if usage != nil {
-		r.meter.Report(openai.MergeUsage(r.meter.Reported(), usage))
+		r.Meter.Report(openai.MergeUsage(r.Meter.Reported(), usage))
 	}
 	return r.readChoices(data, choices, volatile, plain)
 }
@@ -195,7 +164,7 @@ func (r *reader) readChoices(data, choices []byte, volatile [][]byte, plain bool
 			return false, err
 		}
 		c = chunkChoice{r: r}
-		if err := c.read(el.Value()); err != nil || r.over {
+		if err := c.read(el.Value()); err != nil || r.Over {
 			return true, err
 		}
 	}
@@ -211,7 +180,7 @@ func (r *reader) start() error {
 		return nil
 	}
 	r.started = true
-	return r.give(execution.Event{Kind: execution.EventStarted, Started: &execution.Started{ID: r.id, Model: r.model, Created: r.created}})
+	return r.Give(execution.Event{Kind: execution.EventStarted, Started: &execution.Started{ID: r.id, Model: r.model, Created: r.created}})
 }
 
 // choiceOf returns what is known of a choice, which has come with that.
@@ -242,5 +211,5 @@ func (r *reader) finish(index int, f execution.Finish) error {
 	if f.Reason == execution.FinishStop && len(c.calls) > 0 {
 		f.Reason = execution.FinishToolCalls
 	}
-	return r.give(execution.Event{Kind: execution.EventFinish, Choice: index, Finish: f})
+	return r.Give(execution.Event{Kind: execution.EventFinish, Choice: index, Finish: f})
 }
