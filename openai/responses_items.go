@@ -62,12 +62,8 @@ type callItem struct {
 	callID    string
 	name      string
 	arguments []byte
+	nesting   Nesting // of the arguments
 	closed    bool
-
-	// How far the arguments are as JSON.
-	depth           int
-	inside, escaped bool // a string, an escape in it
-	whole           bool // the brackets that were opened are closed: nothing can follow
 }
 
 // item takes the next output_index and makes the item's id.
@@ -353,7 +349,8 @@ func (r *responsesRenderer) call(dst []byte, d *execution.ToolCallDelta) []byte 
 	if d.Arguments == "" {
 		return dst
 	}
-	c.add(d.Arguments)
+	c.arguments = append(c.arguments, d.Arguments...)
+	c.nesting.Add(d.Arguments)
 	r.size += len(d.Arguments)
 	dst = append(r.open(dst, "response.function_call_arguments.delta"), c.where...)
 	dst = appendString(append(dst, `,"delta":`...), d.Arguments)
@@ -370,31 +367,11 @@ func (r *responsesRenderer) openCall(dst []byte, d *execution.ToolCallDelta) []b
 	return append(appendCall(dst, c, "in_progress"), "}\n\n"...)
 }
 
-// add takes a piece of the arguments.
-func (c *callItem) add(piece string) {
-	c.arguments = append(c.arguments, piece...)
-	for i := range len(piece) {
-		switch b := piece[i]; {
-		case c.escaped:
-			c.escaped = false
-		case c.inside:
-			c.inside, c.escaped = b != '"', b == '\\'
-		case b == '"':
-			c.inside = true
-		case b == '{' || b == '[':
-			c.depth++
-		case b == '}' || b == ']':
-			c.depth--
-			c.whole = c.whole || c.depth == 0
-		}
-	}
-}
-
 // closeCompleteCalls ends the calls that can't go on. Another stays open until the answer's end: some provider may
 // write several at the same time.
 func (r *responsesRenderer) closeCompleteCalls(dst []byte) []byte {
 	for _, c := range r.calls {
-		if !c.closed && c.whole {
+		if !c.closed && c.nesting.Whole() {
 			dst = r.closeCall(dst, c, itemCompleted)
 		}
 	}
@@ -403,7 +380,7 @@ func (r *responsesRenderer) closeCompleteCalls(dst []byte) []byte {
 
 func (r *responsesRenderer) closeCall(dst []byte, c *callItem, status string) []byte {
 	c.closed = true
-	if c.whole {
+	if c.nesting.Whole() {
 		status = itemCompleted
 	}
 	dst = append(r.open(dst, "response.function_call_arguments.done"), c.where...)

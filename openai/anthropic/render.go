@@ -24,7 +24,8 @@ const (
 )
 
 // renderer writes one answer. A content block is open from the first event of its kind until one of another kind, and
-// blocks have their indexes in the order in which they were opened.
+// blocks have their indexes in the order in which they were opened. Blocks do not overlap: what comes while a call is
+// not whole waits for it (waiting.go).
 //
 // A protocol's client can't be told afterwards that a call has changed: a piece of a call whose block is closed, or
 // arguments that are no JSON object, are a fault, and the stream ends with an error instead of its message_stop.
@@ -36,12 +37,14 @@ type renderer struct {
 	blocks    int // opened so far
 	open      blockKind
 	call      int // the call of the open toolBlock
-	calls     int // begun so far
+	calls     int // begun so far, also those that wait
 	refused   bool
 	finish    execution.Finish
-	fault     *openai.Error // or nil
-	signature []byte        // of the open thinkingBlock
-	arguments []byte        // of the open toolBlock
+	fault     *openai.Error  // or nil
+	signature []byte         // of the open thinkingBlock
+	arguments []byte         // of the open toolBlock
+	nesting   openai.Nesting // of arguments
+	waiting   waiting
 }
 
 func newRenderer(spec openai.RenderSpec, omitted bool) *renderer {
@@ -60,20 +63,39 @@ func (r *renderer) Event(dst []byte, e *execution.Event) []byte {
 		return dst
 	}
 	switch e.Kind {
-	case execution.EventText:
-		return r.text(dst, e.Text)
 	case execution.EventRefusal:
 		r.refused = r.refused || e.Text != ""
+	case execution.EventToolCall:
+		if !r.expects(&e.Call) {
+			return dst
+		}
+	case execution.EventFinish:
+		r.finish = e.Finish
+		if dst = r.catchUp(dst); r.fault != nil {
+			return dst
+		}
+		return r.close(dst)
+	}
+	if r.mustWait(e) {
+		r.wait(e)
+		return dst
+	}
+	dst = r.show(dst, e)
+	if len(r.waiting.blocks) > 0 && r.nesting.Whole() {
+		dst = r.catchUp(dst)
+	}
+	return dst
+}
+
+// show writes a piece of a block, and what must come before it.
+func (r *renderer) show(dst []byte, e *execution.Event) []byte {
+	switch e.Kind {
+	case execution.EventText, execution.EventRefusal:
 		return r.text(dst, e.Text)
 	case execution.EventReasoning:
 		return r.think(dst, e)
-	case execution.EventToolCall:
-		return r.toolCall(dst, &e.Call)
-	case execution.EventFinish:
-		r.finish = e.Finish
-		return r.close(dst)
 	}
-	return dst
+	return r.toolCall(dst, &e.Call)
 }
 
 // start writes message_start, once.
@@ -229,19 +251,13 @@ func (r *renderer) redacted(dst []byte, data string) []byte {
 	return r.stop(dst)
 }
 
+// toolCall writes a piece of the open call, or begins another.
 func (r *renderer) toolCall(dst []byte, c *execution.ToolCallDelta) []byte {
-	switch {
-	case c.Index == r.calls:
+	if c.Index != r.call {
 		var ok bool
 		if dst, ok = r.beginCall(dst, c); !ok {
 			return dst
 		}
-	case c.Index == r.call:
-	case c.Index >= 0 && c.Index < r.calls && c.Arguments == "":
-		return dst
-	default:
-		r.fault = openai.ProviderFailed("The provider mixed the pieces of several tool calls.")
-		return dst
 	}
 	if c.Arguments == "" {
 		return dst
@@ -251,6 +267,7 @@ func (r *renderer) toolCall(dst []byte, c *execution.ToolCallDelta) []byte {
 		return dst
 	}
 	r.arguments = append(r.arguments, c.Arguments...)
+	r.nesting.Add(c.Arguments)
 	return r.delta(dst, "input_json_delta", "partial_json", c.Arguments)
 }
 
@@ -258,9 +275,8 @@ func (r *renderer) beginCall(dst []byte, c *execution.ToolCallDelta) (_ []byte, 
 	if dst, ok = r.begin(dst, toolBlock, "tool_use"); !ok {
 		return dst, false
 	}
-	r.call = r.calls
-	r.calls++
-	r.arguments = r.arguments[:0]
+	r.call = c.Index
+	r.arguments, r.nesting = r.arguments[:0], openai.Nesting{}
 	dst = r.appendCall(dst, r.call, c.ID, c.Name)
 	return append(dst, "{}}}\n\n"...), true
 }
@@ -280,8 +296,9 @@ func (r *renderer) appendCall(dst []byte, index int, id, name string) []byte {
 // Fault implements [openai.Renderer].
 func (r *renderer) Fault() *openai.Error { return r.fault }
 
-// Held implements [openai.Renderer]: what of the open block is kept until it ends.
-func (r *renderer) Held() int { return len(r.signature) + len(r.arguments) }
+// Held implements [openai.Renderer]: what of the open block is kept until it ends, and what waits for that, which is written
+// at once then.
+func (r *renderer) Held() int { return len(r.signature) + len(r.arguments) + 2*r.waiting.size }
 
 // Complete implements [openai.Renderer].
 func (r *renderer) Complete(dst []byte, usage execution.Usage) ([]byte, *openai.Error) {

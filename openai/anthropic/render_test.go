@@ -73,6 +73,10 @@ var answers = []struct {
 		call(0, "toolu_1", "f", ""), call(0, "", "", `{"a":`), call(0, "", "", `1}`), call(1, "toolu_2", "g", ""),
 		{Kind: execution.EventUsage, Usage: &usage}, {Kind: execution.EventAnnotation, Annotation: []byte("{}")}, finish(execution.FinishToolCalls)}},
 	{"omitted", true, []execution.Event{thought("secret", "SIG"), text("a"), {Kind: execution.EventFinish, Finish: execution.Finish{Reason: execution.FinishStopWord, StopWord: "END"}}}},
+	{"interleaved", false, []execution.Event{
+		text("I call"), call(0, "toolu_1", "f", ""), call(1, "toolu_2", "g", ""), call(0, "", "", `{"a":`), call(1, "", "", `{"b"`), thought("why", "S"),
+		call(2, "", "h", ""), call(0, "", "", `1}`), call(1, "", "", `:"}"`), text("so"), text(" what"), call(1, "", "", `}`), call(2, "", "", `{}`),
+		finish(execution.FinishToolCalls)}},
 	{"refusal", false, []execution.Event{refusal("I would "), refusal("rather not"), finish(execution.FinishStop)}},
 	{"empty", false, []execution.Event{started(execution.Usage{}), finish(execution.FinishLength)}},
 }
@@ -131,7 +135,14 @@ func TestNotWhole(t *testing.T) {
 		{"arguments that are no object", []execution.Event{call(0, "a", "f", `[1]`), text("b"), finish(execution.FinishStop)}, true, true},
 		{"the first of two calls", []execution.Event{call(0, "a", "f", `{`), call(1, "b", "f", `{}`), finish(execution.FinishToolCalls)}, true, true},
 		{"cut by the bound", []execution.Event{call(0, "a", "f", `{"a":`), length}, false, true},
-		{"mixed calls", []execution.Event{call(0, "a", "f", `{`), call(1, "b", "f", `{}`), call(0, "", "", `}`), finish(execution.FinishToolCalls)}, true, false},
+		{"mixed calls", []execution.Event{call(0, "a", "f", `{`), call(1, "b", "f", `{}`), call(0, "", "", `}`), finish(execution.FinishToolCalls)}, false, false},
+		{"mixed calls that the bound cuts", []execution.Event{call(0, "a", "f", `{`), call(1, "b", "f", `{`), length}, false, true},
+		{"mixed calls, one is never whole", []execution.Event{call(0, "a", "f", `{`), call(1, "b", "f", `{`), call(0, "", "", `}`), finish(execution.FinishToolCalls)}, true, true},
+		{"a call goes on after its end", []execution.Event{call(0, "a", "f", `{}`), call(1, "b", "f", `{}`), call(0, "", "", `1`), finish(execution.FinishToolCalls)}, true, true},
+		{"white space after a call's end", []execution.Event{call(0, "a", "f", `{}`), call(1, "b", "f", `{}`), call(0, "", "", "\n"), finish(execution.FinishToolCalls)}, false, false},
+		{"text before a call is whole", []execution.Event{call(0, "a", "f", `{`), text("t"), call(0, "", "", `}`), text("t"), finish(execution.FinishToolCalls)}, false, false},
+		{"calls without arguments", []execution.Event{call(0, "a", "f", ""), call(1, "b", "f", ""), text("t"), finish(execution.FinishToolCalls)}, false, false},
+		{"too much waits", []execution.Event{call(0, "a", "f", `{`), text(strings.Repeat("t", maxWaiting)), call(0, "", "", `}`), finish(execution.FinishToolCalls)}, true, false},
 		{"a gap", []execution.Event{call(1, "a", "f", `{}`), finish(execution.FinishToolCalls)}, true, true},
 		{"a thought before bad arguments' end", []execution.Event{call(0, "a", "f", `{`), thought("t", ""), finish(execution.FinishStop)}, true, true},
 		{"a hidden thought there", []execution.Event{call(0, "a", "f", `{`), hidden("t"), finish(execution.FinishStop)}, true, true},
@@ -255,7 +266,7 @@ func (c *client) event(ev openai.Event) error {
 	return nil
 }
 
-// randomEvents makes an answer within the contract: calls one after the other, other events anywhere, one finish.
+// randomEvents makes an answer within the contract: other events anywhere between calls and their pieces, one finish.
 func randomEvents(rng *rand.Rand) (events []execution.Event) {
 	calls, open := 0, false
 	if rng.IntN(2) == 0 {
@@ -263,7 +274,7 @@ func randomEvents(rng *rand.Rand) (events []execution.Event) {
 	}
 	for range rng.IntN(30) {
 		s := strings.Repeat("é\"\\\n", rng.IntN(3))
-		switch rng.IntN(8) {
+		switch rng.IntN(9) {
 		case 0, 1:
 			events, open = append(events, text(s)), open && s == ""
 		case 2:
@@ -277,6 +288,13 @@ func randomEvents(rng *rand.Rand) (events []execution.Event) {
 		case 6:
 			events = append(events, call(calls, fmt.Sprint("id", calls), "f", `{"a":"`), call(calls, "", "", `b"}`))
 			calls, open = calls+1, true
+		case 8:
+			begun := rng.IntN(4)
+			for i := range begun {
+				events = append(events, call(calls+i, fmt.Sprint("id", calls+i), "f", ""))
+			}
+			events, open = append(events, interleaved(rng, calls, begun)...), open && begun == 0
+			calls += begun
 		case 7:
 			if open {
 				events = append(events, call(calls-1, "", "", " "))
@@ -284,6 +302,31 @@ func randomEvents(rng *rand.Rand) (events []execution.Event) {
 		}
 	}
 	return append(events, finish([]execution.FinishReason{execution.FinishStop, execution.FinishLength, execution.FinishToolCalls}[rng.IntN(3)]))
+}
+
+// interleaved are the arguments of some calls, in turns, with other events between them.
+func interleaved(rng *rand.Rand, first, n int) (events []execution.Event) {
+	const arguments = `{"a":"b"}`
+	sent, whole := make([]int, n), 0
+	for whole < n {
+		i := rng.IntN(n)
+		if rest := arguments[sent[i]:]; rest != "" {
+			size := 1 + rng.IntN(len(rest))
+			events = append(events, call(first+i, "", "", rest[:size]))
+			if sent[i] += size; sent[i] == len(arguments) {
+				whole++
+			}
+		}
+		switch rng.IntN(6) {
+		case 0:
+			events = append(events, text("x"))
+		case 1:
+			events = append(events, thought("y", ""), thought("", "s"))
+		case 2:
+			events = append(events, hidden("z"), refusal(""))
+		}
+	}
+	return events
 }
 
 // TestAnyOrder: a client puts together from the stream what the whole answer says, whatever the order of events, and
