@@ -151,7 +151,7 @@ func (o *operator) open(ctx context.Context, method, path string, in any) (*http
 		return nil, fmt.Errorf("%w at %s: start it with \"iop edge\", or say where it is with IOP_ADMIN_URL (--admin-url)", errNoEdge, o.admin.URL)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask the Edge: %w", err)
+		return nil, fmt.Errorf("ask the Edge: %w; IOP_ADMIN_URL (--admin-url) says where it is", err)
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
@@ -178,7 +178,7 @@ func refusal(response *http.Response) error {
 	_ = json.Unmarshal(data, &body)
 	message := cmp.Or(body.Error.Message, "the Edge answered "+response.Status+": is that its admin API? (IOP_ADMIN_URL, --admin-url)")
 	if step := stepAfter[body.Error.Code]; step != "" {
-		message += "; " + step
+		message = strings.TrimSuffix(message, ".") + "; " + step
 	}
 	return &apiError{code: body.Error.Code, message: message}
 }

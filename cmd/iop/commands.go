@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func newRootCommand() *cobra.Command {
@@ -21,12 +24,29 @@ out to the Edge and needs no open port.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}, commands()...)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see %s --help", flagFault(err), cmd.CommandPath())}
+	})
 	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultHelpCmd()
 	addCompletion(root)
 	wrongArgsAreWrongUse(root)
 	return root
+}
+
+// flagFault says what a number or a switch must be, in words that are not the parser's.
+func flagFault(err error) error {
+	wrong, ok := errors.AsType[*pflag.InvalidValueError](err)
+	number, isNumber := errors.AsType[*strconv.NumError](err)
+	switch {
+	case !ok || !isNumber:
+		return err
+	case errors.Is(number.Err, strconv.ErrRange):
+		return fmt.Errorf("--%s is too large: %s", wrong.GetFlag().Name, wrong.GetValue())
+	case number.Func == "ParseBool":
+		return fmt.Errorf("--%s must be true or false, not %q", wrong.GetFlag().Name, wrong.GetValue())
+	}
+	return fmt.Errorf("--%s must be a whole number, not %q", wrong.GetFlag().Name, wrong.GetValue())
 }
 
 func wrongArgsAreWrongUse(cmd *cobra.Command) {

@@ -117,6 +117,8 @@ func (c *edgeSettings) load(s *settings) error {
 		}
 	}
 	switch {
+	case sameAddress(c.Listen, c.AdminListen):
+		return s.fault("ADMIN_LISTEN", "must be another address than IOP_EDGE_LISTEN (--listen): the public must not reach the admin API")
 	case c.State == "sqlite::memory:":
 		return s.fault("STATE", "must outlive the process: without a directory nobody could read the admin token; \"iop dev\" keeps state in memory")
 	case strings.HasPrefix(c.State, "postgres"):
@@ -139,6 +141,12 @@ func (c *edgeSettings) load(s *settings) error {
 func isHostPort(address string) bool {
 	_, _, err := net.SplitHostPort(address)
 	return err == nil
+}
+
+// sameAddress reports whether two listeners would want one address. Port 0 is a free one each time.
+func sameAddress(a, b string) bool {
+	_, port, err := net.SplitHostPort(a)
+	return err == nil && a == b && port != "0"
 }
 
 func (c *edgeSettings) checkLimits(s *settings) error {
@@ -201,6 +209,11 @@ func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger
 		return err
 	}
 	defer store.Close()
+	release, err := claimState(c.State, logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	config := c.gateway(store, logger)
 	config.Identity = source
 	edge, err := gateway.New(config)

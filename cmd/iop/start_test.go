@@ -21,6 +21,12 @@ func TestWrongSettings(t *testing.T) {
 	}{
 		{"edge --listen 8480", nil, "IOP_EDGE_LISTEN (--listen)"},
 		{"edge", map[string]string{"IOP_EDGE_ADMIN_LISTEN": "x"}, "IOP_EDGE_ADMIN_LISTEN"},
+		{"edge --listen 127.0.0.1:9 --admin-listen 127.0.0.1:9", nil, "IOP_EDGE_ADMIN_LISTEN (--admin-listen) must be another address"},
+		{"runs --limit many", nil, "--limit must be a whole number, not \"many\"; see iop runs --help"},
+		{"key create --name a --rpm 1.5", nil, "--rpm must be a whole number, not \"1.5\""},
+		{"key create --name a --rpm 99999999999999999999", nil, "--rpm is too large"},
+		{"runs --follow=perhaps", nil, "--follow must be true or false"},
+		{"runs --folow", nil, "unknown flag: --folow; see iop runs --help"},
 		{"edge --mode managed", nil, "IOP_EDGE_IDENTITY_CERT (--identity-cert) or IOP_EDGE_SPIFFE_SOCKET"},
 		{"edge", map[string]string{"IOP_EDGE_TUNNEL_LISTEN": ":8482"}, "managed mode"},
 		{"edge --mode open", nil, "IOP_EDGE_MODE"},
