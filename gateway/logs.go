@@ -108,7 +108,7 @@ func (l *LogWriter) flush() {
 	l.mu.Unlock()
 }
 
-// Close writes what waits. Later lines go straight to out.
+// Close writes what waits, and returns nil. Later lines go straight to out. It may be called more than once.
 func (l *LogWriter) Close() error {
 	l.closed.Do(func() {
 		close(l.stop)

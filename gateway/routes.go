@@ -122,7 +122,8 @@ func (s *Server) apply(t *route.Table) {
 	}
 }
 
-// Reload reads the file of routes again now. The error names its faults; then nothing has changed.
+// Reload reads the file of routes again now; without one it does nothing. The error names its faults; then nothing has changed.
+// Any goroutine may call it.
 func (s *Server) Reload() error {
 	if s.routing.watcher == nil {
 		return nil

@@ -76,7 +76,8 @@ type Server struct {
 	tasks      sync.WaitGroup  // what Run has begun and background ends
 }
 
-// New checks cfg and binds its listeners. The Server must be Run or closed.
+// New checks cfg, binds its listeners, and reads the file of routes. The error names the field of cfg or the fault in the file.
+// The Server must be Run or closed.
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.checked()
 	if err != nil {
@@ -203,7 +204,7 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 func (s *Server) AdminAddr() net.Addr { return s.adminLn.Addr() }
 
 // Run serves until ctx ends, then lets the runs finish for up to Config.DrainTimeout; or until Close. It returns nil
-// unless a listener failed.
+// unless a listener failed. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 3)
 	metering, stop := context.WithCancel(context.WithoutCancel(ctx))

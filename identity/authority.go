@@ -112,7 +112,8 @@ func selfSigned(domain TrustDomain, key *ecdsa.PrivateKey, life time.Duration) (
 	return x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 }
 
-// OpenAuthority opens what InitAuthority has made.
+// OpenAuthority opens what InitAuthority has made. It refuses a key that others than its owner may read, and one that is not
+// the certificate's. The error says which file is at fault, and shows nothing of the key.
 func OpenAuthority(dir string) (*Authority, error) {
 	certData, err := readFile(filepath.Join(dir, authorityCert), false)
 	if err != nil {

@@ -103,7 +103,7 @@ func (f *Files) run(ctx context.Context) {
 	}
 }
 
-// Close stops looking at the files.
+// Close stops looking at the files, and waits for a look under way. It may be called more than once; the error is nil.
 func (f *Files) Close() error {
 	if f.shut() {
 		f.stop()

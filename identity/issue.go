@@ -38,14 +38,14 @@ type Request struct {
 	CSR []byte
 }
 
-// Issued is a new certificate.
+// Issued is a new certificate, and the private key where Authority.Issue made it. It does not change.
 type Issued struct {
 	ID          ID
 	Certificate *x509.Certificate
 	key         func() []byte // or nil; in a closure, so that no print of the struct shows it
 }
 
-// PEM returns the certificate.
+// PEM returns the certificate alone: its authority is in the bundle.
 func (i *Issued) PEM() []byte { return certificatePEM(i.Certificate.Raw) }
 
 // KeyPEM returns the private key that was made, or nil where a CSR brought its own. Every call is a place to review.

@@ -210,7 +210,7 @@ type Memory struct{ *holder }
 
 var _ Source = Memory{}
 
-// NewMemory makes a Source without a certificate.
+// NewMemory makes a Source without a certificate, which Set brings. The error is that of an ID that is invalid.
 func NewMemory(id ID) (Memory, error) {
 	if err := id.Validate(); err != nil {
 		return Memory{}, err
@@ -230,7 +230,7 @@ func (m Memory) Set(chain []*x509.Certificate, key crypto.PrivateKey, bundle *Bu
 	return nil
 }
 
-// Close makes the Source give errors.
+// Close makes the Source give errors from then on. It may be called more than once; the error is nil.
 func (m Memory) Close() error {
 	m.shut()
 	return nil

@@ -132,7 +132,7 @@ func (w *Workload) run(ctx context.Context) {
 	}
 }
 
-// Close ends the watch.
+// Close ends the watch and the connection to the agent, and waits for both. It may be called more than once.
 func (w *Workload) Close() error {
 	if !w.shut() {
 		<-w.done

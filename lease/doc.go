@@ -3,7 +3,8 @@
 // # What is defended
 //
 // A lease is the credential and its binding, signed by the Edge and sealed to a key that the Node made for this session
-// and keeps in memory: JWS (ES256) within JWE (ECDH-ES, A256GCM), compact, P-256 throughout. It opens
+// and keeps in memory: JWS (RFC 7515, ES256) within JWE (RFC 7516, ECDH-ES with A256GCM),
+// compact, P-256 throughout (RFC 7518); keys travel as JWK (RFC 7517). It opens
 //
 //   - at one Node, in one session, for one run, attempt, principal, route, slot, profile and revision;
 //   - for one address, one header and one request, down to its body's hash;

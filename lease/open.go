@@ -58,7 +58,7 @@ type Opener struct {
 	live   map[*Opened]struct{} // opened and not closed; nil: the Opener is closed
 }
 
-// NewOpener checks the configuration.
+// NewOpener returns the Opener of one generation. The error says which part of cfg is missing or wrong.
 func NewOpener(cfg OpenerConfig) (*Opener, error) {
 	switch {
 	case !visible(string(cfg.Issuer), maxIdentityLength), !visible(string(cfg.Audience), maxIdentityLength):

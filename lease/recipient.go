@@ -18,7 +18,7 @@ type Recipient struct {
 	private atomic.Pointer[ecdsa.PrivateKey] // or nil: dropped
 }
 
-// NewRecipient makes a key pair.
+// NewRecipient makes a key pair on P-256, for one session of a Node.
 func NewRecipient() (*Recipient, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -41,7 +41,7 @@ type SealerConfig struct {
 // Sealer issues leases. Its methods may be called at any time.
 type Sealer struct{ cfg SealerConfig }
 
-// NewSealer checks the configuration.
+// NewSealer returns a Sealer. The error says which part of cfg is missing or wrong.
 func NewSealer(cfg SealerConfig) (*Sealer, error) {
 	if cfg.Life == 0 {
 		cfg.Life = DefaultLife

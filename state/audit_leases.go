@@ -32,7 +32,7 @@ var ErrAuditFull = errors.New("the audit has no room for more entries that wait 
 type AuditLeaseStats struct {
 	Pending  int64 // entries that wait
 	Refused  int64 // entries that found no room
-	Written  int64
+	Written  int64 // entries that the database has taken
 	Failures int64 // writes that failed, and were or are tried again
 }
 

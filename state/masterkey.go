@@ -45,7 +45,7 @@ type MasterKey struct {
 	aead func() cipher.AEAD // never nil but in the zero value; with nonces of its own
 }
 
-// NewMasterKey returns a fresh key.
+// NewMasterKey returns a fresh random key. It is in no file and no Store: see CreateMasterKeyFile and UseMasterKey.
 func NewMasterKey() (MasterKey, error) {
 	key := make([]byte, masterKeySize)
 	rand.Read(key) // never fails

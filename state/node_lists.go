@@ -14,6 +14,7 @@ import (
 	"iop/execution"
 )
 
+// Why a Node may not connect in managed mode.
 var (
 	// ErrNodeNotAllowed says that a Node is not on the allow-list.
 	ErrNodeNotAllowed = errors.New("the node is not on the allow-list")
@@ -27,7 +28,7 @@ type NodeAllow struct {
 	Profiles []string // globs, as Key.AllowsModel says; empty: none
 	Slots    []string // globs; empty: none
 	Updated  time.Time
-	By       string
+	By       string // who changed it last
 }
 
 // Allows reports whether a credential of the slot may be leased to the Node: a pattern for the slot and one for the
@@ -221,7 +222,7 @@ type Denial struct {
 	Node   execution.NodeID  // or empty
 	Serial CertificateSerial // or empty
 	At     time.Time
-	By     string
+	By     string // who put it there
 }
 
 // entry returns how the database and the audit name what is denied. Exactly one of the two must be there.

@@ -61,7 +61,7 @@ type Profile struct {
 	BaseURLs []string
 
 	Updated time.Time
-	By      string
+	By      string // who changed it last
 }
 
 // ErrProfileInUse says that a slot still has the profile.

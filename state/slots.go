@@ -16,15 +16,15 @@ import (
 type Slot struct {
 	Name     execution.SlotName
 	Profile  execution.ProfileName
-	Revision execution.Revision
+	Revision execution.Revision // rises with each change of the slot and of its profile
 
-	Enabled               bool
+	Enabled               bool // an operator lets it be used
 	Revoked               bool // its value must not be used again
 	NeedsProviderRotation bool // its value may be known to somebody, and only the provider can make it useless
 
 	MasterKey MasterKeyID // that the value is sealed under
 	Updated   time.Time
-	By        string
+	By        string // who changed it last
 }
 
 // Usable reports whether the slot gives a credential, if the master key is there.

@@ -15,7 +15,9 @@ import (
 // ErrNotFound says that what was named does not exist.
 var ErrNotFound = errors.New("not found")
 
-// Store is an open state. Its methods may be called from any goroutine. The zero value is of no use: see Open.
+// Store is an open state. Its methods may be called from any goroutine. The zero value is of no use: see Open. An error that
+// a method's comment does not name means that the database could not be asked or did not answer, or that ctx had ended: a
+// change was made wholly then, or not at all.
 type Store struct {
 	// Static after Open.
 	db      *database

@@ -80,7 +80,7 @@ type Acceptor struct {
 	closed   bool                  // guarded by mu
 }
 
-// NewAcceptor checks cfg and returns an Acceptor.
+// NewAcceptor returns an Acceptor, whose owner must call Close. The error names what is wrong in cfg.
 func NewAcceptor(cfg AcceptorConfig) (*Acceptor, error) {
 	switch {
 	case cfg.EdgeID == "":

@@ -1,4 +1,4 @@
-// Package tunnel carries runs between an Edge and its Nodes over one WebSocket per Node session.
+// Package tunnel carries runs between an Edge and its Nodes over one WebSocket (RFC 6455) per Node session.
 //
 // The room holds frames and their order, credit, heartbeats, generations on the wire, registration, drain and the
 // supervisor that keeps a Node connected. wire/README.md is the contract that it implements. What a run means (HTTP,

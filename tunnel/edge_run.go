@@ -408,7 +408,8 @@ func parseEnd(payload []byte) (*execution.Terminal, error) {
 	return t, nil
 }
 
-// Probe sends a HEARTBEAT and waits for its answer.
+// Probe sends a HEARTBEAT and waits for its answer: that the session lives, both ways. Errors: ErrSessionClosed, ctx's, or
+// too many probes at once (64).
 func (s *NodeSession) Probe(ctx context.Context) error { return s.link.probe(ctx) }
 
 // probe sends a HEARTBEAT and waits for its answer: by then the peer has read all that was sent before it.

@@ -66,10 +66,10 @@ type ProviderInfo struct {
 
 // NodeInfo is what a Node says of itself. It is immutable once given away.
 type NodeInfo struct {
-	Labels    map[string]string
+	Labels    map[string]string // the operator's, for routes to choose by
 	Providers []ProviderInfo
 	Models    []ModelInfo
-	Version   string
+	Version   string // of its binary
 }
 
 // NodeSession is one session of one Node, seen from the Edge. Its methods are for any goroutine.

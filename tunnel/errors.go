@@ -48,7 +48,7 @@ func (r *Refusal) Error() string { return r.Code + ": " + r.Message }
 // EndError is why a session ended.
 type EndError struct {
 	Code    string // one of the codes of GOODBYE, or connection_lost
-	Message string
+	Message string // for people: it stands in GOODBYE and in logs
 	// Remote is set when the peer said so, unset when this end did.
 	Remote bool
 	// Run is the code that runs which were open get.
@@ -70,10 +70,10 @@ func (e *EndError) Error() string {
 
 func (e *EndError) Unwrap() error { return e.Err }
 
-// CancelError is the cause of a NodeRun's context.
+// CancelError is the cause of a NodeRun's context: why the run is to end before its provider's answer does.
 type CancelError struct {
-	Code   execution.Code
-	Reason string
+	Code   execution.Code // the one that the run's terminal is to have
+	Reason string         // for logs
 }
 
 func (e *CancelError) Error() string { return e.Code.String() + ": " + e.Reason }

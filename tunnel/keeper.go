@@ -21,8 +21,8 @@ type Keeper interface {
 	// to. Called once, before Registered.
 	Recipient() []byte
 	// Registered is told once what the Edge answered, before READY is sent; a config that has more than a page goes on in
-	// Refreshed, before the first run. An error means that this Node does not want
-	// the Edge: the session ends there, the Edge is told the error's text, and the Supervisor tries again later.
+	// Refreshed, before the first run. An error means that this Node does not want the Edge: the session ends there, the
+	// Edge is told the error's text, and the Supervisor tries again later.
 	Registered(Registration) error
 	// EdgeTime is told the Edge's time at READY_ACK and HEARTBEAT_ACK: what they answer was sent at sent, they came at
 	// received, both of time.Now.
@@ -42,8 +42,8 @@ type Keeper interface {
 // Registration is what the Edge answered to REGISTER.
 type Registration struct {
 	Generation execution.Generation
-	EdgeID     string // as the Edge says; what its certificate proves is in TLS
-	EdgeTime   time.Time
+	EdgeID     string    // as the Edge says; what its certificate proves is in TLS
+	EdgeTime   time.Time // the Edge's clock when it answered; zero if it did not say
 	// REGISTER was sent and its answer came, both of time.Now.
 	Sent, Received time.Time
 	Keys           [][]byte         // the Edge's verification keys (JWK, JSON)

@@ -47,7 +47,7 @@ type NodeRun struct {
 	read     int                // bytes of rx.spare that Read has given away
 }
 
-// Open returns what the Edge asked for.
+// Open returns what the Edge asked for; never nil. It must not be changed.
 func (r *NodeRun) Open() *wire.Open { return r.open }
 
 // Body returns the whole request body if all of it has arrived and none was read, without waiting. It is valid until
@@ -112,7 +112,8 @@ func (r *NodeRun) Phase(p execution.Phase) {
 // phasePayloads are the payloads of PHASE: a byte each.
 var phasePayloads = []byte{0, 1, 2, 3, 4, 5}
 
-// Head sends the answer's head. It must come once, before Write; a normalized run has none.
+// Head sends the answer's head. It must come once, before Write; a normalized run has none. It never blocks. It fails for a
+// head over wire.MaxHead bytes, and as Write does when the run was cancelled or the session ended.
 func (r *NodeRun) Head(h *wire.Head) error {
 	payload, err := encode(h)
 	if err != nil {

@@ -67,12 +67,12 @@ const (
 	StateStopped    State = "stopped"
 )
 
-// SupervisorStatus is what a Supervisor is doing.
+// SupervisorStatus is what a Supervisor is doing. What does not apply to the State is zero.
 type SupervisorStatus struct {
 	State      State
-	Generation execution.Generation
-	Detail     string
-	RetryIn    time.Duration
+	Generation execution.Generation // of the session, while there is one
+	Detail     string               // why the last attempt or session failed, for logs
+	RetryIn    time.Duration        // until the next attempt, counted from this change of state
 }
 
 // Supervisor keeps one Node connected to its Edge until its context ends.
@@ -103,7 +103,7 @@ type Supervisor struct {
 	wg       sync.WaitGroup // sessions' goroutines
 }
 
-// NewSupervisor checks cfg and returns a Supervisor.
+// NewSupervisor returns a Supervisor, which does nothing before Run. The error names what is wrong in cfg.
 func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
 	u, err := url.Parse(cfg.URL)
 	switch {
@@ -175,8 +175,8 @@ func (s *Supervisor) Refresh() {
 	}
 }
 
-// Run dials, registers and redials until ctx ends (at once: runs are cancelled) or Drain has finished. It may be
-// called once.
+// Run dials, registers and redials until ctx ends (at once: runs are cancelled) or Drain has finished. It returns ctx's error,
+// or nil after Drain. It may be called once: another call is an error.
 func (s *Supervisor) Run(ctx context.Context) error {
 	s.mu.Lock()
 	if s.running {
