@@ -211,13 +211,14 @@ func (r *Registry) readied(id execution.NodeID, gen execution.Generation) error 
 // Online lets runs be dispatched to the session.
 func (r *Registry) Online(ns *tunnel.NodeSession) { r.online(ns.Node(), ns.Generation()) }
 
+// online makes the session online and tells admission in one step: a Node that is seen to be online gets runs.
 func (r *Registry) online(id execution.NodeID, gen execution.Generation) {
 	r.mu.Lock()
 	if n := r.nodes[id]; n != nil && n.sessions[gen] != nil {
 		n.sessions[gen].online = true
+		r.offerLocked(id, gen)
 	}
 	r.mu.Unlock()
-	r.offer(id, gen)
 	r.log.Info("node online", "node", id, "generation", gen)
 }
 
@@ -229,6 +230,10 @@ func (r *Registry) Refreshed(ns *tunnel.NodeSession) { r.offer(ns.Node(), ns.Gen
 func (r *Registry) offer(id execution.NodeID, gen execution.Generation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.offerLocked(id, gen)
+}
+
+func (r *Registry) offerLocked(id execution.NodeID, gen execution.Generation) {
 	n := r.nodes[id]
 	if n == nil {
 		return

@@ -199,18 +199,16 @@ func (r *Registry) ResumeNode(id execution.NodeID) error { return r.setDrained(i
 
 func (r *Registry) setDrained(id execution.NodeID, drained bool) error {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	n := r.nodes[id]
 	if n == nil || n.current == nil {
-		r.mu.Unlock()
 		return ErrUnknownNode
 	}
 	n.drained = ""
 	if drained {
 		n.drained = n.current.s.BootID()
 	}
-	gen := n.current.gen
-	r.mu.Unlock()
-	r.offer(id, gen)
+	r.offerLocked(id, n.current.gen)
 	return nil
 }
 
