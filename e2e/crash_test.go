@@ -77,7 +77,7 @@ func (c *crowd) one(stream bool) {
 	switch whole := !stream || strings.HasSuffix(string(body), "data: [DONE]\n\n"); {
 	case res.StatusCode == http.StatusOK && err == nil && whole:
 		c.done = append(c.done, completion{res.Header.Get("X-Iop-Run-Id"), time.Now(), life})
-	case life > nodesStay && stream && strings.Contains(string(body), "The connection to the model was lost."):
+	case c.life.Load() > nodesStay && stream && strings.Contains(string(body), "The connection to the model was lost."):
 		// Its Node was killed as well, and it was told.
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusOK && err == nil:
 		c.bad = append(c.bad, fmt.Sprintf("%s %s", res.Status, tail(string(body), 300)))

@@ -80,9 +80,7 @@ func TestStorm(t *testing.T) {
 	if total != float64(st.sent.Load()) {
 		t.Errorf("%v requests have ended of %d", total, st.sent.Load())
 	}
-	if n := s.metric("iop_capacity_in_use"); n != 0 {
-		t.Errorf("%v capacity places are taken", n)
-	}
+	eventually(t, patience, "no capacity is in use", func() bool { return s.metric("iop_capacity_in_use") == 0 })
 	sim.active(t, 0)
 	for _, name := range []string{"iop_panics_total", "iop_protocol_errors_total", "iop_stream_errors_total"} {
 		if n := s.metric(name); n != 0 {
