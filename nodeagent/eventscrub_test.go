@@ -3,7 +3,10 @@ package nodeagent
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -187,6 +190,49 @@ func TestInterleavedCredentialIsHiddenThreat37(t *testing.T) {
 		s := &eventScrubber{scrub: scrubber{needles: n}, choices: map[int]*choiceTexts{}}
 		writeAnswer(t, s, sources, func(open int) (int, int) { return random.IntN(open), 1 + random.IntN(most) })
 		checkHidden(t, n, sources)
+	}
+}
+
+// TestRunInTurnsThreat37: a provider that writes the credential of a lease letter by letter, into thoughts, text and two calls
+// by turns. Without a tail for each text it comes out of all of them.
+func TestRunInTurnsThreat37(t *testing.T) {
+	spec := slotted(httpProvider(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, c := range strings.Split(canary, "") {
+			for _, delta := range []string{
+				`{"reasoning_content":%q}`, `{"content":%q}`,
+				`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":%q}}]}`,
+				`{"tool_calls":[{"index":1,"id":"b","function":{"name":"g","arguments":%q}}]}`,
+			} {
+				fmt.Fprintf(w, "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"delta\":"+delta+"}]}\n\n", c)
+			}
+		}
+		io.WriteString(w, lastChunk+doneEvent)
+	}))
+	a := testAgent(t, spec)
+	l := newLoans(t, a, spec)
+	r := normalizedRun(t)
+	r.open.RunId = string(execution.NewRunID())
+	r.keeper, r.lease = l.keeper, l.lendRun(t, r)
+	if end := serveNow(t, a, r); end.Outcome != execution.Completed {
+		t.Fatalf("ended as %+v", end)
+	}
+	var c execution.Collector
+	for _, e := range r.events(t) {
+		if err := c.Add(&e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	choice := c.Result().Choices[0]
+	var thought strings.Builder
+	for _, part := range choice.Reasoning {
+		thought.WriteString(part.Text)
+	}
+	const telling = 3
+	hidden := canary[:telling] + strings.Repeat("*", len(canary)-telling)
+	got := []string{thought.String(), choice.Text, choice.ToolCalls[0].Arguments, choice.ToolCalls[1].Arguments}
+	if want := []string{hidden, hidden, hidden, hidden}; !slices.Equal(got, want) {
+		t.Errorf("the answer is %q", got)
 	}
 }
 
