@@ -67,7 +67,7 @@ func (o operator) Capabilities(ctx context.Context, node execution.NodeID, sessi
 
 func capabilityOf(info *tunnel.NodeInfo, p *tunnel.ProviderInfo) admin.Capability {
 	c := admin.Capability{
-		ID: p.ID, Adapter: p.Adapter, Engine: p.Engine, EngineVersion: p.EngineVersion, Health: healthName(p.Health),
+		ID: p.ID, Adapter: p.Adapter, Engine: p.Engine, EngineVersion: p.EngineVersion, Health: tunnel.HealthName(p.Health),
 		Capacity: p.Capacity, InFlight: p.InFlight, Operations: append([]string{}, p.Operations...), OperationsKnown: p.OperationsKnown,
 		Normalized: p.Runs, Models: []admin.CapabilityModel{},
 	}

@@ -13,7 +13,6 @@ import (
 	"iop/gateway/registry"
 	"iop/state"
 	"iop/tunnel"
-	"iop/tunnel/wire"
 )
 
 // operator is the Edge as the admin API sees it.
@@ -136,7 +135,7 @@ func sessionView(node execution.NodeID, v *registry.SessionView, load map[admiss
 	}
 	for _, p := range v.Info.Providers {
 		s.Providers = append(s.Providers, admin.Provider{
-			ID: p.ID, Adapter: p.Adapter, Health: healthName(p.Health), Capacity: p.Capacity,
+			ID: p.ID, Adapter: p.Adapter, Health: tunnel.HealthName(p.Health), Capacity: p.Capacity,
 			InFlight: load[admission.Target{Node: node, Generation: v.Generation, Provider: p.ID}],
 			Models:   modelsOf(v.Info, p.ID),
 		})
@@ -152,18 +151,6 @@ func modelsOf(info *tunnel.NodeInfo, id execution.ProviderID) []string {
 		}
 	}
 	return names
-}
-
-func healthName(h wire.Health) string {
-	switch h {
-	case wire.Health_HEALTH_OK:
-		return "ok"
-	case wire.Health_HEALTH_HUNG:
-		return "hung"
-	case wire.Health_HEALTH_GONE:
-		return "gone"
-	}
-	return "unknown"
 }
 
 // Runs implements admin.Edge.

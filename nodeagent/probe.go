@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"iop/openai"
+	"iop/tunnel"
 	"iop/tunnel/wire"
 )
 
@@ -254,7 +255,7 @@ func (b *prober) note(ctx context.Context, health wire.Health, l learned) {
 }
 
 func (b *prober) report(before, after snapshot, err error) {
-	log := b.log.With("provider", string(b.p.spec.ID), "engine", string(after.engine), "health", healthName(after.health),
+	log := b.log.With("provider", string(b.p.spec.ID), "engine", string(after.engine), "health", tunnel.HealthName(after.health),
 		"models", len(after.models), "capacity", after.capacity, "operations", len(after.matrix.names()))
 	if err != nil {
 		log = log.With("error", b.p.key.Load().mask(err.Error()))
@@ -317,16 +318,4 @@ func keepCreated(models, known []openai.Model) []openai.Model {
 		}
 	}
 	return models
-}
-
-func healthName(h wire.Health) string {
-	switch h {
-	case wire.Health_HEALTH_OK:
-		return "ok"
-	case wire.Health_HEALTH_HUNG:
-		return "hung"
-	case wire.Health_HEALTH_GONE:
-		return "gone"
-	}
-	return "unknown"
 }
