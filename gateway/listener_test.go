@@ -30,29 +30,15 @@ import (
 	"iop/tunnel"
 )
 
-func TestConfigIsChecked(t *testing.T) {
-	store, err := state.Open(t.Context(), "sqlite::memory:")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	good := gateway.Config{Store: store, Listen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)}
-	tests := map[string]struct {
-		change func(*gateway.Config)
-		names  string
-	}{
-		"no store":         {func(c *gateway.Config) { c.Store = nil }, "Store"},
-		"no listen":        {func(c *gateway.Config) { c.Listen = "" }, "Listen"},
-		"no admin":         {func(c *gateway.Config) { c.AdminListen = "" }, "AdminListen"},
-		"half of TLS":      {func(c *gateway.Config) { c.TLSCert = "x.pem" }, "TLSKey"},
-		"TLS not there":    {func(c *gateway.Config) { c.TLSCert, c.TLSKey = "x.pem", "y.pem" }, "certificate"},
-		"auth unknown":     {func(c *gateway.Config) { c.Auth = "open" }, "Auth"},
-		"open to everyone": {func(c *gateway.Config) { c.Auth, c.Listen = gateway.AuthNone, ":0" }, "loopback"},
-		"negative":         {func(c *gateway.Config) { c.QueueLimit = -1 }, "negative"},
-		"budget too small": {func(c *gateway.Config) { c.BodyBudget = 1 }, "BodyBudget"},
-		"bad address":      {func(c *gateway.Config) { c.Listen = "nowhere" }, "nowhere"},
-		"bad admin":        {func(c *gateway.Config) { c.AdminListen = "nowhere" }, "admin"},
-	}
+// badConfig spoils a configuration; the error must say names.
+type badConfig struct {
+	change func(*gateway.Config)
+	names  string
+}
+
+// configsAreRefused spoils a good configuration in one way after the other.
+func configsAreRefused(t *testing.T, good gateway.Config, tests map[string]badConfig) {
+	t.Helper()
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			cfg := good
@@ -67,6 +53,28 @@ func TestConfigIsChecked(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	store, err := state.Open(t.Context(), "sqlite::memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	good := gateway.Config{Store: store, Listen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)}
+	configsAreRefused(t, good, map[string]badConfig{
+		"no store":         {func(c *gateway.Config) { c.Store = nil }, "Store"},
+		"no listen":        {func(c *gateway.Config) { c.Listen = "" }, "Listen"},
+		"no admin":         {func(c *gateway.Config) { c.AdminListen = "" }, "AdminListen"},
+		"half of TLS":      {func(c *gateway.Config) { c.TLSCert = "x.pem" }, "TLSKey"},
+		"TLS not there":    {func(c *gateway.Config) { c.TLSCert, c.TLSKey = "x.pem", "y.pem" }, "certificate"},
+		"auth unknown":     {func(c *gateway.Config) { c.Auth = "open" }, "Auth"},
+		"open to everyone": {func(c *gateway.Config) { c.Auth, c.Listen = gateway.AuthNone, ":0" }, "loopback"},
+		"negative":         {func(c *gateway.Config) { c.QueueLimit = -1 }, "negative"},
+		"budget too small": {func(c *gateway.Config) { c.BodyBudget = 1 }, "BodyBudget"},
+		"bad address":      {func(c *gateway.Config) { c.Listen = "nowhere" }, "nowhere"},
+		"bad admin":        {func(c *gateway.Config) { c.AdminListen = "nowhere" }, "admin"},
+	})
 	s, err := gateway.New(good)
 	if err != nil {
 		t.Fatal(err)

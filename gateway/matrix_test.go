@@ -1,16 +1,13 @@
 package gateway_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"iop/nodeagent"
 	"iop/sim"
@@ -33,11 +30,7 @@ var providerKinds = []providerKind{
 // addSims connects a real Node with a simulated provider of each kind.
 func (e *edge) addSims() {
 	e.t.Helper()
-	cfg := nodeagent.Config{
-		Edge: "ws://" + e.server.Addr().String() + "/tunnel/v1", Name: "sims", JoinToken: func() (string, error) { return e.join, nil },
-		Logger: slog.New(slog.DiscardHandler), DrainTimeout: time.Second,
-	}
-	var servers []*httptest.Server
+	var specs []nodeagent.ProviderSpec
 	for _, k := range providerKinds {
 		c := sim.DefaultConfig()
 		c.Flavour, c.Models, c.Slots = k.flavour, []string{k.name + "-model"}, 64
@@ -54,31 +47,18 @@ func (e *edge) addSims() {
 			}
 			http.NotFound(w, r)
 		}))
-		servers = append(servers, server)
+		e.t.Cleanup(func() { // after the Node's end
+			server.CloseClientConnections()
+			server.Close()
+		})
 		spec := k.name + ":" + k.name + "=" + server.URL + ",capacity=64"
 		p, err := nodeagent.ParseSpec(spec)
 		if err != nil {
 			e.t.Fatal(err)
 		}
-		cfg.Providers = append(cfg.Providers, p)
+		specs = append(specs, p)
 	}
-	agent, err := nodeagent.New(cfg)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- agent.Run(ctx) }()
-	e.t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			e.t.Error(err)
-		}
-		for _, s := range servers {
-			s.CloseClientConnections()
-			s.Close()
-		}
-	})
+	e.runAgent("sims", specs...)
 	for _, k := range providerKinds {
 		e.eventually("the paths of "+k.name+" are known", func() bool {
 			status, _, answer := e.post("/v1/moderations", `{"model":"`+k.name+`-model","input":"x"}`)

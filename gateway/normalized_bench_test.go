@@ -2,7 +2,6 @@ package gateway_test
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -19,33 +18,9 @@ func BenchmarkNormalizedPaced(b *testing.B) { benchNormalized(b, 100, 100, 20*ti
 // finishChunk ends a stream as an adapter wants it.
 const finishChunk = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
 
-// finished is streamChunks with the reason why the answer ends.
-func finished(chunks int, pause time.Duration) http.HandlerFunc {
-	framed := fmt.Appendf(nil, "%x\r\n%s\r\n", len(benchChunk), benchChunk)
-	end := finishChunk + doneEvent
-	return func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		conn, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			panic(err) // httptest's connections are TCP
-		}
-		defer conn.Close()
-		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-		for range chunks {
-			if pause > 0 {
-				time.Sleep(pause)
-			}
-			if _, err := conn.Write(framed); err != nil {
-				return
-			}
-		}
-		_, _ = fmt.Fprintf(conn, "%x\r\n%s\r\n0\r\n\r\n", len(end), end)
-	}
-}
-
 func benchNormalized(b *testing.B, streams, chunks int, pause time.Duration) {
 	e := benchEdge(b, streams)
-	e.addAgent(finished(chunks, pause))
+	e.addAgent(streamChunks(chunks, pause, finishChunk+doneEvent))
 	const body = `{"model":"m","stream":true,"max_tokens":100000,"messages":[{"role":"user","content":"hi"}]}`
 	e.eventually("the provider's paths are known", func() bool {
 		status, h, _ := e.post("/v1/messages", strings.Replace(body, "true", "false", 1))

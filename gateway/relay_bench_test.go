@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"iop/execution"
 	"iop/gateway"
 	"iop/nodeagent"
 )
@@ -29,10 +30,17 @@ func (e *edge) addAgent(h http.HandlerFunc) {
 	})
 	mux.HandleFunc("POST /v1/chat/completions", h)
 	provider := httptest.NewServer(mux)
+	e.t.Cleanup(provider.Close) // after the Node's end
+	e.runAgent("n1", nodeagent.ProviderSpec{ID: "p", Engine: "openai", URL: provider.URL, Capacity: 1024})
+	e.eventually("the model is offered", func() bool { return strings.Contains(e.get("/v1/models"), `"m"`) })
+}
+
+// runAgent runs a real Node until the test ends, before what was cleaned up before the call.
+func (e *edge) runAgent(name execution.NodeID, providers ...nodeagent.ProviderSpec) {
+	e.t.Helper()
 	agent, err := nodeagent.New(nodeagent.Config{
-		Edge: "ws://" + e.server.Addr().String() + "/tunnel/v1", Name: "n1", JoinToken: func() (string, error) { return e.join, nil },
-		Providers: []nodeagent.ProviderSpec{{ID: "p", Engine: "openai", URL: provider.URL, Capacity: 1024}},
-		Logger:    slog.New(slog.DiscardHandler), DrainTimeout: time.Second,
+		Edge: "ws://" + e.server.Addr().String() + "/tunnel/v1", Name: name, JoinToken: func() (string, error) { return e.join, nil },
+		Providers: providers, Logger: slog.New(slog.DiscardHandler), DrainTimeout: time.Second,
 	})
 	if err != nil {
 		e.t.Fatal(err)
@@ -45,9 +53,7 @@ func (e *edge) addAgent(h http.HandlerFunc) {
 		if err := <-done; err != nil {
 			e.t.Error(err)
 		}
-		provider.Close()
 	})
-	e.eventually("the model is offered", func() bool { return strings.Contains(e.get("/v1/models"), `"m"`) })
 }
 
 // benchEdge logs as an operator's would, to nowhere.
@@ -62,8 +68,8 @@ func benchEdge(b *testing.B, clients int) *edge {
 // benchChunk is one event of a stream, 220 bytes or so.
 var benchChunk = []byte("data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("y", 180) + "\"}}]}\n\n")
 
-// streamChunks answers with a stream whose chunks are written one by one, with a pause in between.
-func streamChunks(chunks int, pause time.Duration) http.HandlerFunc {
+// streamChunks answers with a stream whose chunks are written one by one, with a pause in between, and then with its end.
+func streamChunks(chunks int, pause time.Duration, end string) http.HandlerFunc {
 	framed := fmt.Appendf(nil, "%x\r\n%s\r\n", len(benchChunk), benchChunk)
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -81,7 +87,7 @@ func streamChunks(chunks int, pause time.Duration) http.HandlerFunc {
 				return
 			}
 		}
-		_, _ = fmt.Fprintf(conn, "%x\r\n%s\r\n0\r\n\r\n", len(doneEvent), doneEvent)
+		_, _ = fmt.Fprintf(conn, "%x\r\n%s\r\n0\r\n\r\n", len(end), end)
 	}
 }
 
@@ -114,7 +120,7 @@ func BenchmarkRelayPaced(b *testing.B) { benchRelay(b, 100, 100, 20*time.Millise
 
 func benchRelay(b *testing.B, streams, chunks int, pause time.Duration) {
 	e := benchEdge(b, streams)
-	e.addAgent(streamChunks(chunks, pause))
+	e.addAgent(streamChunks(chunks, pause, doneEvent))
 	want := int64(chunks*len(benchChunk) + len(doneEvent))
 	report := reportCPU(b, streams*chunks, "cpu-ns/chunk")
 	for b.Loop() {
