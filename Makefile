@@ -46,6 +46,11 @@ check: ## what to run before each commit, under two minutes: format, vet, static
 	@go tool staticcheck $(ALL)
 	@go test -short $(UNIT)
 
+# Not part of them: what it compiles first, for systems that no test runs on, takes minutes.
+.PHONY: vet-others
+vet-others: ## vet for Windows and macOS, tests too
+	@for os in windows darwin; do GOOS=$$os go vet ./...; done
+
 .PHONY: test
 test: ## everything that decides whether a change may land; the last line is "N passed, N failed"
 	@rm -rf $(RESULTS); mkdir -p $(RESULTS) .cache/bin
