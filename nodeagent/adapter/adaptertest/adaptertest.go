@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden events anew")
 
-// Read pushes pieces through a reader, ends it, and returns copies of its events.
-func Read(r adapter.Reader, pieces ...[]byte) (events []execution.Event, err error) {
+// read pushes pieces through a reader, ends it, and returns copies of its events.
+func read(r adapter.Reader, pieces ...[]byte) (events []execution.Event, err error) {
 	take := func(e *execution.Event) error {
 		c := *e
 		if e.Usage != nil {
@@ -105,7 +105,7 @@ func Golden(t *testing.T, newReader func() adapter.Reader) {
 				t.Fatal(err)
 			}
 			r := newReader()
-			events, rerr := Read(r, body)
+			events, rerr := read(r, body)
 			got := Lines(events, r.Usage(), rerr)
 			golden := strings.TrimSuffix(path, ".stream") + ".events"
 			if *update {
@@ -120,7 +120,7 @@ func Golden(t *testing.T, newReader func() adapter.Reader) {
 			if got != string(want) {
 				t.Errorf("events are\n%s\nwant\n%s", got, want)
 			}
-			Chunkings(t, newReader, body)
+			chunkings(t, newReader, body)
 		})
 	}
 }
@@ -128,16 +128,16 @@ func Golden(t *testing.T, newReader func() adapter.Reader) {
 // everyByte is up to which length a stream is cut at every byte; a longer one at every seventh.
 const everyByte = 1200
 
-// Chunkings reads a stream cut in two everywhere, and byte by byte: the events must be those of it at once.
-func Chunkings(t *testing.T, newReader func() adapter.Reader, body []byte) {
+// chunkings reads a stream cut in two everywhere, and byte by byte: the events must be those of it at once.
+func chunkings(t *testing.T, newReader func() adapter.Reader, body []byte) {
 	t.Helper()
 	r := newReader()
-	events, err := Read(r, body)
+	events, err := read(r, body)
 	want := Lines(events, r.Usage(), err)
 	check := func(where string, pieces ...[]byte) {
 		t.Helper()
 		r := newReader()
-		events, err := Read(r, pieces...)
+		events, err := read(r, pieces...)
 		if got := Lines(events, r.Usage(), err); got != want {
 			t.Fatalf("%s: events are\n%s\nwant\n%s", where, got, want)
 		}
@@ -152,11 +152,11 @@ func Chunkings(t *testing.T, newReader func() adapter.Reader, body []byte) {
 	check("byte by byte", single...)
 }
 
-// Sound checks what must hold of the events of any stream, however broken, and that cutting it changes nothing.
-func Sound(t *testing.T, newReader func() adapter.Reader, body []byte) {
+// sound checks what must hold of the events of any stream, however broken, and that cutting it changes nothing.
+func sound(t *testing.T, newReader func() adapter.Reader, body []byte) {
 	t.Helper()
 	r := newReader()
-	events, err := Read(r, body)
+	events, err := read(r, body)
 	var c execution.Collector
 	finished := map[int]bool{}
 	failed := false
@@ -186,7 +186,7 @@ func Sound(t *testing.T, newReader func() adapter.Reader, body []byte) {
 	}
 	again := newReader()
 	half := len(body) / 2
-	others, oerr := Read(again, body[:half], body[half:])
+	others, oerr := read(again, body[:half], body[half:])
 	if len(others) != len(events) || (err == nil) != (oerr == nil) || !reflect.DeepEqual(withoutIDs(others), withoutIDs(events)) {
 		t.Fatalf("cut in two it is\n%s\nand else\n%s", Lines(others, again.Usage(), oerr), Lines(events, r.Usage(), err))
 	}
@@ -222,7 +222,7 @@ func Huge(t *testing.T, newReader func() adapter.Reader, begin string) {
 	}
 }
 
-// Fuzz holds Sound for any body, beginning with the golden ones in testdata.
+// Fuzz holds a reader to what must be true of any body, beginning with the golden ones in testdata.
 func Fuzz(f *testing.F, newReader func() adapter.Reader) {
 	f.Helper()
 	streams, err := filepath.Glob("testdata/*.stream")
@@ -236,5 +236,5 @@ func Fuzz(f *testing.F, newReader func() adapter.Reader) {
 		}
 		f.Add(body)
 	}
-	f.Fuzz(func(t *testing.T, body []byte) { Sound(t, newReader, body) })
+	f.Fuzz(func(t *testing.T, body []byte) { sound(t, newReader, body) })
 }
