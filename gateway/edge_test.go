@@ -184,7 +184,7 @@ func (e *edge) nodeState(name string) string {
 
 // patience is for what comes within milliseconds on an idle machine, or else minutes later or never: long enough for
 // any machine, however busy.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // eventually waits for a condition that other goroutines bring about.
 func (e *edge) eventually(what string, ok func() bool) {
@@ -266,17 +266,23 @@ func (e *edge) adminGet(path string, v any) {
 // idle waits until every gauge is back to 0.
 func (e *edge) idle() {
 	e.t.Helper()
-	e.eventually("gauges at 0", func() bool {
-		var st struct {
-			Streams      int   `json:"streams"`
-			RunsInFlight int   `json:"runs_in_flight"`
-			Queued       int   `json:"queued"`
-			PlacesTaken  int   `json:"places_taken"`
-			Body         int64 `json:"body_budget_bytes"`
+	type gauges struct {
+		Streams      int   `json:"streams"`
+		RunsInFlight int   `json:"runs_in_flight"`
+		Queued       int   `json:"queued"`
+		PlacesTaken  int   `json:"places_taken"`
+		Body         int64 `json:"body_budget_bytes"`
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+		var now gauges
+		e.adminGet("/admin/v1/status", &now)
+		if now == (gauges{}) {
+			return
 		}
-		e.adminGet("/admin/v1/status", &st)
-		return st.Streams == 0 && st.RunsInFlight == 0 && st.Queued == 0 && st.PlacesTaken == 0 && st.Body == 0
-	})
+		if time.Now().After(deadline) {
+			e.t.Fatalf("not at 0 within %s: %+v", patience, now)
+		}
+	}
 }
 
 // answerJSON is a provider that answers with one JSON document.
