@@ -137,6 +137,33 @@ func (o operator) RotateSigningKey(ctx context.Context) (time.Time, error) {
 	return time.Time{}, nil
 }
 
+// RevokeSigningKey implements admin.Edge. If the key was the one that signs, the next one does from now on, which Nodes
+// may not know for a moment: their runs are refused, and nothing is signed with a key that somebody else may have.
+func (o operator) RevokeSigningKey(ctx context.Context, id lease.Thumbprint) (found bool, err error) {
+	if !o.s.managed() {
+		return false, errTokenMode
+	}
+	if found, err = o.s.dropSigningKey(id); !found || err != nil {
+		return false, err
+	}
+	o.s.tellNodes(ctx)
+	return true, nil
+}
+
+func (s *Server) dropSigningKey(id lease.Thumbprint) (found bool, err error) {
+	s.keyChanges.changing.Lock()
+	defer s.keyChanges.changing.Unlock()
+	signed := s.signing.Current() == id
+	if found, err = s.signing.Revoke(id); !found || err != nil {
+		return false, err
+	}
+	if signed {
+		s.keyChanges.changed(s.cfg.SigningKeyLife)
+	}
+	s.log.Warn("a lease signing key was revoked", "kid", string(id), "signs", string(s.signing.Current()))
+	return true, nil
+}
+
 // nextKey is the key that will sign next.
 func (s *Server) nextKey() lease.Thumbprint {
 	for _, key := range s.signing.Status() {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,15 +20,15 @@ one and from when it signs.`, signingKeyPath, printSigningKeys)
 	show.Use = "show"
 	return group(&cobra.Command{
 		Use:   "signing-key",
-		Short: "Change and show the keys that sign leases",
-		Long: `Change and show the keys that sign leases. They live in the Edge's memory: none is
+		Short: "Change, revoke and show the keys that sign leases",
+		Long: `Change, revoke and show the keys that sign leases. They live in the Edge's memory: none is
 kept, an Edge that starts makes new ones, and its Nodes learn them as they
 connect. One is used for a day.
 
 Nodes know each key for ten minutes before the first lease is signed with it, so
 that none is refused because its key is not known yet.`,
 		Example: "  iop signing-key rotate\n  iop signing-key show",
-	}, newSigningKeyRotateCommand(), show)
+	}, newSigningKeyRotateCommand(), newSigningKeyRevokeCommand(), show)
 }
 
 func newSigningKeyRotateCommand() *cobra.Command {
@@ -58,6 +59,39 @@ when it has: the answer is "pending" and says when.`,
 			return printJSON(cmd.OutOrStdout(), done)
 		}
 		return printSigningKeyRotation(cmd.OutOrStdout(), &done)
+	}
+	return cmd
+}
+
+func newSigningKeyRevokeCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "revoke ID",
+		Short: "Drop a key that somebody else may have, at once",
+		Long: `Drop a key that somebody else may have, at once. Leases under it that no Node has
+opened yet are refused, and their runs fail; what a Node has opened is in use until
+its call ends. If it was the current key the next one signs from now on, even if
+Nodes have not known it for ten minutes.
+
+A key that is merely old needs no revocation: see iop signing-key rotate.`,
+		Example: "  iop signing-key revoke $(iop signing-key show --json | jq -r '.keys[0].id')",
+		Args:    exactly("ID"),
+	}
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		var left admin.SigningKeys
+		if err := o.call(cmd.Context(), "DELETE", signingKeyPath+"/"+url.PathEscape(args[0]), nil, &left); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), left)
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "revoked: the key %s signs leases\n", onTerminal(keyOf(left.Keys, lease.KeyCurrent)))
+		return err
 	}
 	return cmd
 }

@@ -38,6 +38,24 @@ func TestSigningKeyOrder(t *testing.T) {
 	}
 }
 
+// TestSigningKeyRevoked: the next key signs at once, an order of before has gone with the key, and an unknown id is told.
+func TestSigningKeyRevoked(t *testing.T) {
+	c := newCertified(t)
+	c.startEdge(c.edgeFlags()...)
+	var before, after admin.SigningKeys
+	c.ask(&before, "signing-key", "show")
+	c.ask(&after, "signing-key", "revoke", string(before.Keys[0].ID))
+	if after.Keys[0].ID != before.Keys[1].ID || after.Keys[1].ID == before.Keys[1].ID || len(after.Keys) != 2 {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	if out := c.try(exitFailed, "signing-key", "revoke", string(before.Keys[0].ID)); !strings.Contains(out, "no such signing key") {
+		t.Errorf("a second time: %s", out)
+	}
+	if out := c.must("signing-key", "revoke", string(after.Keys[1].ID)); !strings.HasPrefix(out, "revoked: the key "+string(after.Keys[0].ID)+" signs") {
+		t.Errorf("the next key: %s", out)
+	}
+}
+
 // TestSigningKeyNeedsAnEdge: the keys are in the memory of an Edge in managed mode, and nowhere else.
 func TestSigningKeyNeedsAnEdge(t *testing.T) {
 	v := newVault(t, true)

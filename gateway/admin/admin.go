@@ -148,6 +148,7 @@ func (a *api) credentialEndpoints() []endpoint {
 		{method: "GET", path: "/identity", answer: a.identity},
 		{method: "GET", path: "/signing-key", answer: a.signingKeys},
 		{method: "POST", path: "/signing-key/rotate", answer: a.rotateSigningKey},
+		{method: "DELETE", path: "/signing-key/{id}", answer: a.revokeSigningKey},
 		{method: "GET", path: "/master-keys", answer: a.masterKeys},
 		{method: "POST", path: "/master-keys/rewrap", answer: a.rewrap},
 		{method: "GET", path: "/audit", query: auditParameters, answer: a.audit},

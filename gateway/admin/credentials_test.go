@@ -337,9 +337,15 @@ func TestSigningKey(t *testing.T) {
 	if got.State != admin.Pending || got.Until == nil || !got.Until.Equal(began) {
 		t.Errorf("%+v", got)
 	}
+	d.must(&keys, "DELETE", v1+"/signing-key/k2", "")
+	if told := d.edge.told; len(keys.Keys) != 3 || told[len(told)-1] != "signing key k2" {
+		t.Errorf("%+v, told %q", keys, told)
+	}
+	d.refused(404, "not_found", "id", "DELETE", v1+"/signing-key/k9", "")
 	d.edge.token = true
 	d.refused(409, "not_managed", "", "GET", v1+"/signing-key", "")
 	d.refused(409, "not_managed", "", "POST", v1+"/signing-key/rotate", "")
+	d.refused(409, "not_managed", "", "DELETE", v1+"/signing-key/k1", "")
 }
 
 // TestSlotsInRoutes: a file with slots is right in managed mode alone, and shows them.

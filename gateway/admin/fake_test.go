@@ -3,6 +3,7 @@ package admin_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -216,6 +217,12 @@ func (e *fakeEdge) NodesChanged(context.Context) (int, error) { return 1, e.tell
 
 func (e *fakeEdge) RotateSigningKey(context.Context) (time.Time, error) {
 	return e.pending, e.tell("signing key")
+}
+
+func (e *fakeEdge) RevokeSigningKey(_ context.Context, id lease.Thumbprint) (bool, error) {
+	keys, _ := e.SigningKeys()
+	found := slices.ContainsFunc(keys, func(k lease.KeyStatus) bool { return k.ID == id })
+	return found, e.tell("signing key " + string(id))
 }
 
 func (e *fakeEdge) SigningKeys() ([]lease.KeyStatus, time.Time) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"iop/lease"
 	"iop/state"
 )
 
@@ -123,6 +124,25 @@ func (a *api) rotateSigningKey(r *http.Request) (any, error) {
 	}
 	a.done(r, "rotate signing key", "state", answer.State)
 	return answer, nil
+}
+
+// revokeSigningKey has no lease verified by a key any more, from now on.
+func (a *api) revokeSigningKey(r *http.Request) (any, error) {
+	if !a.edge.Managed() {
+		return nil, errNotManaged
+	}
+	id := lease.Thumbprint(r.PathValue("id"))
+	ctx, cancel := lasting(r)
+	defer cancel()
+	found, err := a.edge.RevokeSigningKey(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, &failure{http.StatusNotFound, "not_found", "id", "there is no such signing key, or it has gone already"}
+	}
+	a.done(r, "revoke signing key", "id", string(id))
+	return signingKeysView(a.edge.SigningKeys()), nil
 }
 
 func (a *api) masterKeys(r *http.Request) (any, error) {

@@ -321,7 +321,7 @@ func (d *desk) changesCredentials() {
 		{"PUT", "/node-list/allowed/n1", `{"slots":["*"],"profiles":["*"]}`}, {"PUT", "/node-list/denied/nodes/n2", ""},
 		{"PUT", "/node-list/denied/certificates/0a", ""}, {"GET", "/node-list", ""}, {"DELETE", "/node-list/allowed/n1", ""},
 		{"DELETE", "/node-list/denied/nodes/n2", ""}, {"DELETE", "/node-list/denied/certificates/0a", ""},
-		{"GET", "/identity", ""}, {"GET", "/signing-key", ""}, {"POST", "/signing-key/rotate", ""}, {"GET", "/audit", ""}, {"GET", "/audit?limit=3", ""},
+		{"GET", "/identity", ""}, {"GET", "/signing-key", ""}, {"POST", "/signing-key/rotate", ""}, {"DELETE", "/signing-key/k1", ""}, {"GET", "/audit", ""}, {"GET", "/audit?limit=3", ""},
 	} {
 		d.must(nil, ask[0], "/admin/v1"+ask[1], ask[2])
 	}

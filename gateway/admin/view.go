@@ -62,6 +62,8 @@ type Edge interface {
 	// RotateSigningKey signs leases with the next key from now on, or, if that has not been announced long enough, from
 	// the time on that it returns; else that is zero.
 	RotateSigningKey(ctx context.Context) (pending time.Time, err error)
+	// RevokeSigningKey drops one of those keys at once, whatever Nodes know, and tells them; false if there is no such key.
+	RevokeSigningKey(ctx context.Context, id lease.Thumbprint) (found bool, err error)
 	// Identity says how the Edge's own identity fares; false in token mode.
 	Identity() (identity.Status, bool)
 }
