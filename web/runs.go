@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"iop/gateway/admin"
@@ -11,9 +12,13 @@ import (
 // runFilters are what the page of the runs can be narrowed to.
 var runFilters = []string{"state", "outcome", "key", "route", "node"}
 
+// shownRuns is how many runs their page shows.
+const shownRuns = 100
+
 // runsData is what the page of the runs shows.
 type runsData struct {
 	Runs    []admin.Run
+	More    bool // there are older ones that the filter selects
 	Filter  map[string]string
 	Self    string // the page's own address, for what is fetched anew
 	Outcome string
@@ -21,7 +26,7 @@ type runsData struct {
 }
 
 func (c *console) runs(w http.ResponseWriter, r *http.Request) error {
-	query := url.Values{"limit": {"100"}}
+	query := url.Values{"limit": {strconv.Itoa(shownRuns + 1)}}
 	data := runsData{Filter: map[string]string{}, Outcome: outcome(r)}
 	self := url.Values{}
 	for _, name := range runFilters {
@@ -43,7 +48,8 @@ func (c *console) runs(w http.ResponseWriter, r *http.Request) error {
 		}
 		status = http.StatusUnprocessableEntity
 	}
-	data.Runs = runs.Data
+	data.More = len(runs.Data) > shownRuns
+	data.Runs = runs.Data[:min(len(runs.Data), shownRuns)]
 	if isPart(r) {
 		c.pages.part(w, "runs", "runs-live", data)
 		return nil

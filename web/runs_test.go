@@ -1,0 +1,59 @@
+package web_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+
+	"iop/execution"
+	"iop/gateway/admin"
+	"iop/web"
+)
+
+// TestMoreRuns holds that the page of the runs says when there are more than it shows, and only then.
+func TestMoreRuns(t *testing.T) {
+	done := make(chan struct{})
+	defer close(done)
+	for _, there := range []int{99, 100, 101} {
+		api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
+			if err != nil {
+				t.Error(err)
+			}
+			runs := make([]admin.Run, min(there, limit))
+			for i := range runs {
+				runs[i].ID = execution.RunID(fmt.Sprintf("run_%d.", i))
+			}
+			_ = json.NewEncoder(w).Encode(map[string]any{"data": runs})
+		})
+		console := web.New(admin.Parts{
+			API: api, Public: http.NotFoundHandler(), Listen: func() string { return "127.0.0.1:1" }, Metrics: http.NotFoundHandler(),
+			Verify: func(token string) bool { return token == "t" }, Logger: slog.New(slog.DiscardHandler), Done: done,
+		})
+		form := httptest.NewRequest(http.MethodPost, "/admin/sign-in", strings.NewReader("token=t"))
+		form.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		in := httptest.NewRecorder()
+		console.ServeHTTP(in, form)
+		for _, part := range []bool{false, true} {
+			req := httptest.NewRequest(http.MethodGet, "/admin/runs", nil)
+			req.AddCookie(in.Result().Cookies()[0])
+			if part {
+				req.Header.Set("Hx-Request", "true")
+			}
+			got := httptest.NewRecorder()
+			console.ServeHTTP(got, req)
+			page := got.Body.String()
+			if !strings.Contains(page, fmt.Sprintf(">run_%d.<", min(there, 100)-1)) || strings.Contains(page, ">run_100.<") {
+				t.Errorf("of %d runs (part: %v) not the newest hundred are shown", there, part)
+			}
+			if said := strings.Contains(page, "The newest 100 are shown"); said != (there > 100) {
+				t.Errorf("of %d runs (part: %v): more is said: %v", there, part, said)
+			}
+		}
+	}
+}
