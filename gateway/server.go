@@ -186,7 +186,7 @@ func (s *Server) httpServer(h http.Handler, tlsConfig *tls.Config) *http.Server 
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           h,
+		Handler:           closeAfterChunks(h),
 		TLSConfig:         tlsConfig,
 		Protocols:         protocols,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -195,6 +195,18 @@ func (s *Server) httpServer(h http.Handler, tlsConfig *tls.Config) *http.Server 
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+}
+
+// closeAfterChunks ends a connection behind each request whose body came in chunks. RFC 9112 section 6.1 wants it of one that
+// names a length as well, since a proxy in front may have read another end out of it and what follows be its body; net/http
+// takes such a length away unseen, so the others share its fate. The clients' own requests have a length.
+func closeAfterChunks(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Addr is the address of the public listener.
