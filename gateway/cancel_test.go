@@ -114,6 +114,40 @@ func TestClientThatLeavesCancelsTheRun(t *testing.T) {
 	}
 }
 
+// TestClientThatLeavesAfterTheEnd: clients hang up on [DONE], before the Node has ended the run. They have what they asked
+// for. Text that looks like it is none.
+func TestClientThatLeavesAfterTheEnd(t *testing.T) {
+	for last, want := range map[string]string{
+		"data: [DONE]\n\n":             "completed ",
+		"data:[DONE]\r\n\r\n":          "completed ",
+		"data: {\"d\":\"[DONE]\"}\n\n": "cancelled client_gone",
+	} {
+		e := newEdge(t, nil)
+		codes := make(chan execution.Code, 1)
+		e.addNode("n1", 1, waiting(codes, func(run *tunnel.NodeRun) {
+			startStream(run)
+			_ = run.Write([]byte(last), true)
+		}), "m")
+		ctx, leave := context.WithCancel(t.Context())
+		resp, err := e.client.Do(e.request(http.MethodPost, chat, `{"model":"m","stream":true}`).WithContext(ctx))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(io.LimitReader(resp.Body, int64(len(chunk("a")+last)))); err != nil || string(got) != chunk("a")+last {
+			t.Errorf("read %q, %v", got, err)
+		}
+		leave()
+		resp.Body.Close()
+		if code := <-codes; code != execution.CodeClientGone {
+			t.Errorf("the Node was told %v", code)
+		}
+		e.idle()
+		if run := e.lastRun(); run.Outcome+" "+run.Code != want || run.Usage == nil || run.Usage.Output != 1 {
+			t.Errorf("after %q the record is %+v, want %s", last, run, want)
+		}
+	}
+}
+
 func TestClientThatLeavesTheQueueIsForgotten(t *testing.T) {
 	e := newEdge(t, nil)
 	ctx, leave := context.WithCancel(t.Context())

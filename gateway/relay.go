@@ -99,11 +99,15 @@ func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) *verdict {
 	}
 }
 
-// cut ends a run whose answer is not wanted any more.
+// cut ends a run whose answer is not wanted any more. A client that has the stream's own end hangs up when it likes, perhaps
+// before the Node has said that the run is over: that is no cancel.
 func (x *exchange) cut(run registry.Run, ev event) *verdict {
 	code := x.codeOf(ev)
 	t := x.detach(run, code)
-	if t.Outcome == execution.Completed {
+	switch {
+	case ev == eventGone && x.reply.over() && (t.Outcome == execution.Completed || t.Code == code):
+		t.Outcome, t.Code, t.Detail = execution.Completed, execution.CodeNone, ""
+	case t.Outcome == execution.Completed:
 		t.Outcome, t.Code = execution.Cancelled, code // it came too late
 	}
 	v := &verdict{terminal: t}
@@ -204,6 +208,9 @@ func (r *reply) remember(data []byte) {
 	copy(r.tail[:], r.tail[len(data):])
 	copy(r.tail[n-len(data):], data)
 }
+
+// over reports whether an event stream's own end was written last.
+func (r *reply) over() bool { return bytes.HasSuffix(bytes.TrimRight(r.tail[:], "\r\n"), done) }
 
 // write writes to the client; flush sends it at once. False: the client is gone.
 func (x *exchange) write(data []byte, now time.Time, flush bool) bool {
@@ -544,7 +551,7 @@ var (
 
 // inBand ends an event stream with the protocol's own error. A stream that was over stays as it is.
 func (x *exchange) inBand(v *verdict) {
-	if bytes.Contains(x.reply.tail[:], done) {
+	if x.reply.over() {
 		return
 	}
 	problem := v.problem

@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/tunnel"
 )
 
 const errorEvent = `data: {"error":{"message":"CUDA out of memory","type":"server_error","code":500}}` + "\n\n"
@@ -65,6 +67,46 @@ func TestToldErrors(t *testing.T) {
 			t.Errorf("ended as %+v with status %d", end, r.head.GetStatus())
 		}
 	})
+}
+
+// TestClientThatLeavesOverAnError: whoever hangs up on the provider's own error leaves a failed run behind, as one who stays
+// does, and not one that they cancelled.
+func TestClientThatLeavesOverAnError(t *testing.T) {
+	const responsesError = "data: {\"type\":\"response.created\"}\n\ndata: {\"type\":\"error\",\"message\":\"x\"}\n\n"
+	for name, tt := range map[string]struct {
+		op, answer string
+		code       execution.Code // of the cancel
+		want       execution.Outcome
+	}{
+		"chat, over the error":      {"chat.completions", firstChunk + errorEvent, execution.CodeClientGone, execution.Failed},
+		"Responses, over the error": {"responses", responsesError, execution.CodeClientGone, execution.Failed},
+		"without an error":          {"chat.completions", firstChunk, execution.CodeClientGone, execution.Cancelled},
+		"the operator's cancel":     {"responses", responsesError, execution.CodeCancelledByOperator, execution.Cancelled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := pipeProvider(t, func(c net.Conn, _ *http.Request) {
+					io.WriteString(c, sseHead+tt.answer)
+					io.Copy(io.Discard, c)
+				})
+				r := newRun(tt.op, `{"model":"m"}`)
+				r.req().Stream = true
+				r.gate = make(chan struct{})
+				ctx, cancel := context.WithCancelCause(t.Context())
+				done := serveAsync(a, r, ctx)
+				if name != "chat, over the error" { // whose write ends by the cancel
+					close(r.gate)
+				}
+				synctest.Wait()
+				cancel(&tunnel.CancelError{Code: tt.code})
+				<-done
+				if end := r.terminal(t); end.Outcome != tt.want || end.Told != (tt.want == execution.Failed) {
+					t.Errorf("ended as %+v", end)
+				}
+				a.closeIdle()
+			})
+		})
+	}
 }
 
 // TestErrorThenSilence: a Responses stream that goes on to say nothing after its error keeps no place for long.

@@ -317,13 +317,17 @@ func (e *exchange) clean(detail string) string {
 	return detail
 }
 
-// failed is the end of a run that something broke, unless the run was cancelled: then that is why.
+// failed is the end of a run that something broke, unless the run was cancelled: then that is why, if the client did not
+// leave because of the provider's own error.
 func (e *exchange) failed(code execution.Code, detail string) execution.Terminal {
 	cause := context.Cause(e.runCtx) // first: its end may not have reached the request's context yet
 	if cause == nil {
 		cause = context.Cause(e.ctx)
 	}
 	if c, ok := errors.AsType[*tunnel.CancelError](cause); ok {
+		if failure := e.leftOver(c.Code); failure != nil {
+			return e.toldOf(failure)
+		}
 		return e.terminal(execution.Cancelled, c.Code, c.Reason)
 	}
 	switch {

@@ -39,7 +39,23 @@ func (e *exchange) told(failure *openai.StreamError) execution.Terminal {
 		return e.failed(execution.CodeProviderError, reportOf(failure)) // cancelled meanwhile
 	}
 	e.providerDone()
+	return e.toldOf(failure)
+}
+
+func (e *exchange) toldOf(failure *openai.StreamError) execution.Terminal {
 	t := e.terminal(execution.Failed, execution.CodeProviderError, reportOf(failure))
 	t.Told = true
 	return t
+}
+
+// leftOver returns the provider's own error that was passed on, or about to be, when the client left: clients hang up on
+// it, often before the run has ended here. nil where there is none.
+func (e *exchange) leftOver(code execution.Code) *openai.StreamError {
+	if code != execution.CodeClientGone || e.stream == nil || !e.headOut {
+		return nil
+	}
+	if failure := e.stream.ErrorEvent(); failure != nil && failure.Visible {
+		return failure
+	}
+	return nil
 }

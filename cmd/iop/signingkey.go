@@ -21,9 +21,9 @@ one and from when it signs.`, signingKeyPath, printSigningKeys)
 	return group(&cobra.Command{
 		Use:   "signing-key",
 		Short: "Change, revoke and show the keys that sign leases",
-		Long: `Change, revoke and show the keys that sign leases. They live in the Edge's memory: none is
-kept, an Edge that starts makes new ones, and its Nodes learn them as they
-connect. One is used for a day.
+		Long: `Change, revoke and show the keys that sign leases. They live in the Edge's
+memory: none is kept, an Edge that starts makes new ones, and its Nodes learn
+them as they connect. One is used for a day.
 
 Nodes know each key for ten minutes before the first lease is signed with it, so
 that none is refused because its key is not known yet.`,
@@ -74,7 +74,7 @@ its call ends. If it was the current key the next one signs from now on, even if
 Nodes have not known it for ten minutes.
 
 A key that is merely old needs no revocation: see iop signing-key rotate.`,
-		Example: "  iop signing-key revoke $(iop signing-key show --json | jq -r '.keys[0].id')",
+		Example: "  iop signing-key revoke nfX3hZy9LkqIuZ0Wl5b8cK2mTg7dQe1sRvAo6jPxUwE",
 		Args:    exactly("ID"),
 	}
 	o := bindOperator(cmd)
