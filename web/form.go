@@ -16,6 +16,11 @@ import (
 // fieldFault is what is wrong with one field of a form; Field is empty where none is to blame.
 type fieldFault struct{ Field, Message string }
 
+// Unnamed reports whether the message does not say by itself which field it is about.
+func (f fieldFault) Unnamed() bool {
+	return f.Field != "" && !strings.HasPrefix(f.Message, fieldName(f.Field))
+}
+
 // formFault is all that is wrong with a form.
 type formFault struct{ Faults []fieldFault }
 

@@ -39,6 +39,9 @@ func TestEachWrongFieldIsNamed(t *testing.T) {
 	if marked := strings.Count(got.body, `aria-invalid="true"`); marked != 3 {
 		t.Errorf("%d fields are marked, want 3", marked)
 	}
+	if strings.Contains(got.body, "Field:") {
+		t.Error("a field is named twice")
+	}
 	// The API calls a slot's name slot, as its path does; the field is marked all the same.
 	if _, err := r.store.SetProfile(t.Context(), state.Profile{Name: "p", Header: state.HeaderXAPIKey, BaseURLs: []string{"https://provider.test/v1"}}, "test"); err != nil {
 		t.Fatal(err)
