@@ -3,8 +3,10 @@ package web
 import (
 	"cmp"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"iop/gateway/admin"
 )
@@ -12,6 +14,7 @@ import (
 // keysData is what the page of the keys shows.
 type keysData struct {
 	Keys    []admin.Key
+	Past    int // keys of ended playgrounds, which nobody looks for: they are not shown
 	Outcome string
 	// New is the key that was just made, with its secret, which is shown this once.
 	New    *admin.Key
@@ -30,13 +33,19 @@ func (c *console) showKeys(w http.ResponseWriter, r *http.Request, status int, d
 	if err := c.api.get(r.Context(), "/keys", nil, &list); err != nil {
 		return err
 	}
-	data.Keys = list.Data
+	data.Keys = slices.DeleteFunc(list.Data, endedPlayground)
+	data.Past = len(list.Data) - len(data.Keys)
 	if isPart(r) {
 		c.pages.part(w, "keys", "keys-live", data)
 		return nil
 	}
 	c.pages.show(w, r, status, "keys", data)
 	return nil
+}
+
+// endedPlayground reports whether a key was made for a session's playground, and is good for nothing any more.
+func endedPlayground(k admin.Key) bool {
+	return k.Name == playgroundName && (k.Revoked != nil || k.Expires != nil && k.Expires.Before(time.Now()))
 }
 
 // createKey makes a key and shows it, this once.

@@ -312,8 +312,14 @@ func TestPlayground(t *testing.T) {
 	if keys, err = r.store.Keys(t.Context()); err != nil || len(keys) != 1 {
 		t.Errorf("%d keys for one session, %v", len(keys), err)
 	}
+	if page := r.get("/admin/keys").body; !strings.Contains(page, string(keys[0].ID)) || strings.Contains(page, "Not shown") {
+		t.Errorf("the key in use is not shown:\n%s", page)
+	}
 	r.post("/admin/sign-out", url.Values{})
 	if key, err := r.store.Key(t.Context(), keys[0].ID); err != nil || key.RevokedAt.IsZero() {
 		t.Errorf("the key outlives the session: %+v %v", key, err)
+	}
+	if page := r.signIn().get("/admin/keys").body; strings.Contains(page, string(keys[0].ID)) || !strings.Contains(page, "Not shown: 1 ") {
+		t.Errorf("the key that has ended is among the keys:\n%s", page)
 	}
 }
