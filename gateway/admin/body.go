@@ -20,8 +20,14 @@ func decode(r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
+	kind := reflect.TypeOf(v).Elem()
 	if err = strictly(data, v); err != nil {
-		return bodyFault(data, reflect.TypeOf(v).Elem(), err)
+		return bodyFault(data, kind, err)
+	}
+	if name, twice := doubtful(data, kind); twice {
+		return invalid(name, name+": is given twice")
+	} else if name != "" {
+		return unknownMember(name, membersOf(kind))
 	}
 	return nil
 }
@@ -32,10 +38,15 @@ func decodeValue(r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
-	if err = strictly(data, v); err == nil {
-		return nil
-	}
 	kind := reflect.TypeOf(v).Elem()
+	if err = strictly(data, v); err == nil {
+		switch name, twice := doubtful(data, kind); {
+		case twice:
+			return invalid(name, name+": is given twice")
+		case name == "":
+			return nil
+		}
+	}
 	name, _ := wrongMember(data, kind)
 	if member, ok := membersOf(kind)[name]; ok {
 		return invalid(name, name+": must be "+wanted(member)+"; what it holds is not repeated")
@@ -70,9 +81,39 @@ func bodyFault(data []byte, kind reflect.Type, err error) error {
 		return invalid(name, name+": must be "+wanted(member)+", not "+given(value))
 	}
 	if value != nil {
-		return invalid(name, fmt.Sprintf("there is no member %q here; there are: %s", name, strings.Join(slices.Sorted(maps.Keys(members)), ", ")))
+		return unknownMember(name, members)
 	}
 	return invalid("", "the body must be a JSON object")
+}
+
+func unknownMember(name string, members map[string]reflect.Type) error {
+	return invalid(name, fmt.Sprintf("there is no member %q here; there are: %s", name, strings.Join(slices.Sorted(maps.Keys(members)), ", ")))
+}
+
+// doubtful is the first member that encoding/json takes though it should not: it tells no capitals from small letters, and
+// of two members it takes the last. twice: it is the second of its name.
+func doubtful(data []byte, kind reflect.Type) (name string, twice bool) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if start, err := d.Token(); err != nil || start != json.Delim('{') || kind.Kind() != reflect.Struct {
+		return "", false
+	}
+	members, seen := membersOf(kind), map[string]bool{}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return "", false // it was decoded before: this can't be
+		}
+		name, _ = token.(string)
+		if _, known := members[name]; !known || seen[name] {
+			return name, known
+		}
+		seen[name] = true
+		var value json.RawMessage
+		if d.Decode(&value) != nil {
+			return "", false
+		}
+	}
+	return "", false
 }
 
 // wrongMember is the first member, by its name, that does not decode alone; its value is nil where there is none.

@@ -19,6 +19,8 @@ func TestBodyFaultsNameTheMember(t *testing.T) {
 		{"/keys", `{"name":"a","expires":"soon"}`, "expires", "must be a time such as"},
 		{"/keys", `{"name":"a","bogus":1}`, "bogus", "there are: concurrency, expires, monthly_tokens, name"},
 		{"/keys", `{"name":"a","":1}`, "", `no member ""`},
+		{"/keys", `{"name":"a","rpm":60,"rpm":0}`, "rpm", "is given twice"},
+		{"/keys", `{"name":"a","RPM":60}`, "RPM", `no member "RPM" here`},
 		{"/keys", `["a"]`, "", "must be a JSON object"},
 		{"/keys", `"` + strings.Repeat("x", 1000) + `"`, "", "must be a JSON object"},
 		{"/keys", `{"name":["` + strings.Repeat("x", 1000) + `"]}`, "name", "not what was given"},
@@ -34,8 +36,11 @@ func TestBodyFaultsNameTheMember(t *testing.T) {
 			t.Errorf("%s %.80s: %s", c.path, c.body, got.Message)
 		}
 	}
-	for path, body := range map[string]string{"/slots/s": `{"profile":"p","value":5551234}`, "/slots/t": `{"profile":"p","value":"v","5551234":1}`} {
-		param := map[string]string{"/slots/s": "value"}[path]
+	for path, body := range map[string]string{
+		"/slots/s": `{"profile":"p","value":5551234}`, "/slots/t": `{"profile":"p","value":"v","5551234":1}`,
+		"/slots/u": `{"profile":"p","value":"5551234","value":"5551234"}`, "/slots/v": `{"profile":"p","Value":"5551234"}`,
+	} {
+		param := map[string]string{"/slots/s": "value", "/slots/u": "value"}[path]
 		if got := d.refused(400, "invalid_request", param, "PUT", v1+path, body); strings.Contains(got.Message, "5551234") {
 			t.Errorf("%s repeats what may be a secret: %s", path, got.Message)
 		}
