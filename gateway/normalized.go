@@ -240,12 +240,16 @@ func (x *exchange) takeEvents(data []byte) {
 	}
 }
 
+// wholeCost is how many times its size a gathered answer takes when its document is written: itself, its copy in the
+// protocol's own form, and the document.
+const wholeCost = 3
+
 // gathered is how many bytes of the answer are remembered until its end, and what the end takes besides.
 func (n *normalized) gathered() int {
 	if n.renderer != nil {
 		return n.renderer.Held()
 	}
-	return n.collector.Size()
+	return wholeCost * n.collector.Size()
 }
 
 // chargeGathered takes what was gathered of the answer from the body budget: in large steps, and nothing for what most
