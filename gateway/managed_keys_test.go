@@ -159,6 +159,23 @@ func (m *memoryManaged) signers(role lease.KeyRole) (ids []lease.Thumbprint) {
 	return ids
 }
 
+// newMemoryStack is a memoryManaged with a state, a slot and an API key of its own; end ends all of it.
+func newMemoryStack(t *testing.T) (m *memoryManaged, end func()) {
+	t.Helper()
+	store, err := state.Open(t.Context(), "sqlite::memory:")
+	must(t, err)
+	seedSlots(t, store)
+	_, err = store.SetProfile(t.Context(), state.Profile{Name: "bearer", Header: state.HeaderAuthorizationBearer, BaseURLs: []string{"http://" + memoryProvider}}, "test")
+	must(t, err)
+	_, key, err := store.CreateKey(t.Context(), state.KeySpec{Name: "test"})
+	must(t, err)
+	m = newMemoryManaged(t, store, key.Reveal(), slotsOnDisk(t))
+	return m, func() {
+		m.end()
+		store.Close()
+	}
+}
+
 // TestSigningKeyRotatedUnderLoad: an operator orders another signing key as soon as the Edge runs. The Edge uses it once
 // Nodes have known it for ten minutes, of synthetic time, and the one after it when the life of that is over. Runs go on
 // and on, over a Node as it is; none fails.
@@ -167,16 +184,8 @@ func (m *memoryManaged) signers(role lease.KeyRole) (ids []lease.Thumbprint) {
 // that second were refused.
 func TestSigningKeyRotatedUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := state.Open(t.Context(), "sqlite::memory:")
-		must(t, err)
-		defer store.Close()
-		seedSlots(t, store)
-		_, err = store.SetProfile(t.Context(), state.Profile{Name: "bearer", Header: state.HeaderAuthorizationBearer, BaseURLs: []string{"http://" + memoryProvider}}, "test")
-		must(t, err)
-		_, key, err := store.CreateKey(t.Context(), state.KeySpec{Name: "test"})
-		must(t, err)
-		m := newMemoryManaged(t, store, key.Reveal(), slotsOnDisk(t))
-		defer m.end()
+		m, end := newMemoryStack(t)
+		defer end()
 		stop := m.load(2)
 		operator := m.server.Operator()
 		first, second := m.signers(lease.KeyCurrent), m.signers(lease.KeyNext)
@@ -213,16 +222,8 @@ func TestSigningKeyRotatedUnderLoad(t *testing.T) {
 // announced for ten minutes; what the revoked one signed is not verified any more.
 func TestSigningKeyRevokedWithNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := state.Open(t.Context(), "sqlite::memory:")
-		must(t, err)
-		defer store.Close()
-		seedSlots(t, store)
-		_, err = store.SetProfile(t.Context(), state.Profile{Name: "bearer", Header: state.HeaderAuthorizationBearer, BaseURLs: []string{"http://" + memoryProvider}}, "test")
-		must(t, err)
-		_, key, err := store.CreateKey(t.Context(), state.KeySpec{Name: "test"})
-		must(t, err)
-		m := newMemoryManaged(t, store, key.Reveal(), slotsOnDisk(t))
-		defer m.end()
+		m, end := newMemoryStack(t)
+		defer end()
 		operator := m.server.Operator()
 		for range 3 {
 			signs, next := m.signers(lease.KeyCurrent)[0], m.signers(lease.KeyNext)
