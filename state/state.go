@@ -141,6 +141,13 @@ func (l location) String() string {
 	return l.path
 }
 
+// FilePath returns the path of the database file that a state URL names, empty for a state in memory. Its errors are those of
+// Open about the URL. It opens nothing, and anybody may call it.
+func FilePath(url string) (string, error) {
+	at, err := parseURL(url)
+	return at.path, err
+}
+
 // parseURL names no more of a URL that it refuses than the scheme: the rest may hold a password.
 func parseURL(url string) (location, error) {
 	const examples = `want sqlite:///absolute/path/iop.db, sqlite://relative/path/iop.db or sqlite::memory:`

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
+
+	"iop/state"
 )
 
 // errLocked is the error of lockFile where another process has the file.
@@ -14,7 +15,11 @@ var errLocked = errors.New("another process has it")
 // claimState holds the state for this Edge until release is called or the process ends: a second one would count limits
 // for itself, and say of leases that the first one's Nodes have that none is left. Commands may open the state meanwhile.
 func claimState(url string, logger *slog.Logger) (release func() error, err error) {
-	path := strings.TrimPrefix(url, "sqlite://") + ".lock"
+	path, err := state.FilePath(url)
+	if err != nil {
+		return nil, err
+	}
+	path += ".lock"
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("claim the state: %w", err)

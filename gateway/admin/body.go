@@ -25,7 +25,7 @@ func decode(r *http.Request, v any) error {
 		return bodyFault(data, kind, err)
 	}
 	if name, twice := doubtful(data, kind); twice {
-		return invalid(name, name+": is given twice")
+		return givenTwice(name)
 	} else if name != "" {
 		return unknownMember(name, membersOf(kind))
 	}
@@ -42,7 +42,7 @@ func decodeValue(r *http.Request, v any) error {
 	if err = strictly(data, v); err == nil {
 		switch name, twice := doubtful(data, kind); {
 		case twice:
-			return invalid(name, name+": is given twice")
+			return givenTwice(name)
 		case name == "":
 			return nil
 		}
@@ -85,6 +85,8 @@ func bodyFault(data []byte, kind reflect.Type, err error) error {
 	}
 	return invalid("", "the body must be a JSON object")
 }
+
+func givenTwice(name string) error { return invalid(name, name+": is given twice") }
 
 func unknownMember(name string, members map[string]reflect.Type) error {
 	return invalid(name, fmt.Sprintf("there is no member %q here; there are: %s", name, strings.Join(slices.Sorted(maps.Keys(members)), ", ")))
