@@ -25,6 +25,10 @@ func (s *Server) finish(x *exchange, end ending) {
 // refused answers a request that never became a run, and notes it.
 func (s *Server) refused(x *exchange, e *openai.Error) {
 	hurryBody(x.w, x.r)
+	if x.key != nil {
+		x.withdraw(e)
+		x.limitHeaders(x.w.Header())
+	}
 	openai.WriteError(x.w, x.fam, x.requestID, e)
 	s.metrics.refusal(x.op, e.Code)
 	key := ""

@@ -52,7 +52,8 @@ type exchange struct {
 	input     int64               // estimated tokens, of the prompt
 	tokens    int64               // estimated, prompt and answer
 	output    int64               // estimated, of the answer
-	hold      limit.Hold          // of the key's limits, until the run ends
+	arrived   bool                // counted against the key's requests a minute
+	hold      limit.Hold          // of the key's other limits, until the run ends
 	affinity  *admission.Affinity // nil where the route looks at none: it is large
 	edits     openai.Edits        // of the route's parameters
 	rec       *record

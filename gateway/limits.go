@@ -45,7 +45,24 @@ const maxChoices = 128
 // picture, is about as long as a sentence.
 const mediaBytes = 256
 
-// charge takes the request from the key's limits, or says which one is exceeded.
+// arrive counts the request against its key's requests a minute, or says that none is left.
+func (x *exchange) arrive() *openai.Error {
+	if over := x.s.limits.Arrive(x.key); over != nil {
+		return limitError(over)
+	}
+	x.arrived = true
+	return nil
+}
+
+// withdraw takes arrive back where the caller could not help that the request was refused: the Edge had no room or was
+// at fault, or another limit of the key refused it, which takes nothing from this one.
+func (x *exchange) withdraw(e *openai.Error) {
+	if x.arrived && (e.Status >= http.StatusInternalServerError || e.Status == http.StatusTooManyRequests) {
+		x.s.limits.Withdraw(x.key)
+	}
+}
+
+// charge takes the request from the key's other limits, or says which one is exceeded.
 func (x *exchange) charge() *openai.Error {
 	hold, over, err := x.s.limits.Take(x.r.Context(), x.key, x.tokens)
 	switch {
@@ -53,7 +70,6 @@ func (x *exchange) charge() *openai.Error {
 		x.s.log.Error("the limits of a key could not be checked", "key", x.key.ID, "error", err)
 		return openai.Overloaded(time.Second)
 	case over != nil:
-		over.Snapshot.Headers(x.w.Header())
 		return limitError(over)
 	}
 	x.hold = hold

@@ -190,12 +190,15 @@ func (x *exchange) intake() (e *openai.Error) {
 	if x.key, e = s.authenticate(r, x.fam); e != nil {
 		return e
 	}
-	switch {
-	case s.looped(r.Header):
-		return loopError()
-	case s.draining.Load():
+	if s.draining.Load() {
 		x.w.Header().Set("Connection", "close")
 		return openai.Overloaded(time.Second)
+	}
+	if e = x.arrive(); e != nil {
+		return e
+	}
+	if s.looped(r.Header) {
+		return loopError()
 	}
 	x.share = s.bodies.share(x.key.Principal())
 	if x.body, x.held, e = s.readBody(x.w, r, x.share); e != nil {

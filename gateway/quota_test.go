@@ -461,3 +461,78 @@ func TestEstimateLearns(t *testing.T) {
 	})
 	e.idle()
 }
+
+// TestRefusedRequestsCount: what a key sends counts against its requests a minute before its body is read, also what the
+// client got wrong; a flood of malformed bodies is refused like any other.
+func TestRefusedRequestsCount(t *testing.T) {
+	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.EdgeID = 1<<20, "edge-7" })
+	e.addNode("n1", 4, uses(1, 1), "m")
+	for name, test := range map[string]struct {
+		body   string
+		header http.Header
+		status int
+	}{
+		"malformed JSON":            {body: `{"model":"m",`, status: 400},
+		"no body":                   {status: 400},
+		"no model":                  {body: `{}`, status: 400},
+		"a model of the wrong type": {body: `{"model":1}`, status: 400},
+		"another model":             {body: `{"model":"other"}`, status: 403},
+		"a form":                    {body: "--b--", header: http.Header{"Content-Type": {"multipart/form-data; boundary=b"}}, status: 415},
+		"a compressed body":         {body: `{"model":"m"}`, header: http.Header{"Content-Encoding": {"gzip"}}, status: 415},
+		"too large a body":          {body: strings.Repeat(" ", 1<<20+1), status: 413},
+		"a loop":                    {body: `{"model":"m"}`, header: http.Header{"Via": {"1.1 iop-edge-7"}}, status: 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e.as(e.newKey(state.KeySpec{RPM: 2, Routes: []string{"m"}}), func() {
+				for n, want := range []int{test.status, test.status, 429} {
+					req := e.request(http.MethodPost, chat, test.body)
+					for h, v := range test.header {
+						req.Header[h] = v
+					}
+					resp := e.do(req)
+					body, _ := io.ReadAll(resp.Body)
+					resp.Body.Close()
+					if resp.StatusCode != want {
+						t.Fatalf("request %d: %d %s, want %d", n, resp.StatusCode, body, want)
+					}
+					if got := resp.Header.Get("X-Ratelimit-Remaining-Requests"); got != []string{"1", "0", "0"}[n] {
+						t.Errorf("request %d: %q requests remain", n, got)
+					}
+					if want == 429 {
+						wantRefusal(t, resp.StatusCode, resp.Header, string(body), "rate_limit_exceeded", false)
+					}
+				}
+			})
+		})
+	}
+	e.idle()
+}
+
+// TestRefusalsThatDoNotCount: what the client could not help takes nothing from its requests a minute.
+func TestRefusalsThatDoNotCount(t *testing.T) {
+	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget = 1<<20, 1<<20 })
+	codes, started := make(chan execution.Code, 1), make(chan struct{}, 1)
+	e.addNode("n1", 4, waiting(codes, func(*tunnel.NodeRun) { started <- struct{}{} }), "m")
+	ctx, leave := context.WithCancel(t.Context())
+	e.as(e.newKey(state.KeySpec{RPM: 10, Concurrency: 1, TPM: 1000, MonthlyTokens: 2000}), func() {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if resp, err := e.client.Do(e.request(http.MethodPost, chat, asks(9)).WithContext(ctx)); err == nil {
+				resp.Body.Close()
+			}
+		}()
+		<-started
+		for _, body := range []string{asks(9), asks(5000)} { // by runs at once, by the month's budget
+			for range 12 {
+				status, h, answer := e.post(chat, body)
+				if got := h.Get("X-Ratelimit-Remaining-Requests"); status != 429 || got != "9" {
+					t.Fatalf("%d %s, %q remain", status, answer, got)
+				}
+			}
+		}
+		leave()
+		<-done
+	})
+	e.idle()
+}

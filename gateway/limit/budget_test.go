@@ -114,21 +114,21 @@ func TestStateFails(t *testing.T) {
 		s := ledger{err: errDown}
 		l, key := limit.New(limit.Config{Spent: s.spent}), &state.Key{ID: "k", RPM: 1, MonthlyTokens: 1000}
 		for range 3 {
-			if _, e, err := l.Take(t.Context(), key, 1); err == nil || e != nil {
+			if _, e, err := ask(t.Context(), l, key, 1); err == nil || e != nil {
 				t.Fatalf("%+v, %v", e, err)
 			}
 		}
 		s.err = nil
 		take(t, l, key, 1) // the failures took nothing
-		if _, e, err := l.Take(t.Context(), &state.Key{ID: "other", RPM: 1}, 1); e != nil || err != nil {
+		if _, e, err := ask(t.Context(), l, &state.Key{ID: "other", RPM: 1}, 1); e != nil || err != nil {
 			t.Errorf("a key without a budget: %+v, %v", e, err)
 		}
 		s.err = errDown
-		if _, e, err := l.Take(t.Context(), key, 1); e == nil || err != nil {
+		if _, e, err := ask(t.Context(), l, key, 1); e == nil || err != nil {
 			t.Errorf("within the minute: %+v, %v", e, err)
 		}
 		time.Sleep(time.Minute)
-		if _, e, err := l.Take(t.Context(), key, 1); err == nil {
+		if _, e, err := ask(t.Context(), l, key, 1); err == nil {
 			t.Errorf("after it: %+v, %v", e, err)
 		}
 	})
@@ -155,7 +155,7 @@ func TestOneQuestion(t *testing.T) {
 		var wg sync.WaitGroup
 		ask := func(ctx context.Context) {
 			wg.Go(func() {
-				if _, e, err := l.Take(ctx, key, 1); e == nil && err == nil {
+				if _, e, err := ask(ctx, l, key, 1); e == nil && err == nil {
 					passed.Add(1)
 				}
 			})
@@ -190,13 +190,13 @@ func TestStateHangs(t *testing.T) {
 			return 0, ctx.Err()
 		}})
 		start := time.Now()
-		if _, _, err := l.Take(t.Context(), &state.Key{ID: "k", MonthlyTokens: 1}, 1); err == nil || time.Since(start) > 5*time.Second {
+		if _, _, err := ask(t.Context(), l, &state.Key{ID: "k", MonthlyTokens: 1}, 1); err == nil || time.Since(start) > 5*time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		panics := &state.Key{ID: "panics", MonthlyTokens: 1}
 		func() {
 			defer func() { recover() }()
-			l.Take(t.Context(), panics, 1)
+			ask(t.Context(), l, panics, 1)
 			t.Error("the panic is swallowed")
 		}()
 		broken = false

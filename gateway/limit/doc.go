@@ -9,6 +9,10 @@
 // its estimate leaves a debt that delays the next one, one that used less gives back. A request whose estimate is above
 // the whole limit needs a full bucket, so that it runs at all.
 //
+// A request counts when it arrives, before its body is read: one that turns out to be malformed, too large or for a model
+// that is not there counts like any other. Only what the caller could not help is taken back: a refusal by another limit,
+// or by an Edge that has no room.
+//
 // A place of the concurrency limit is taken until Settle. The month's budget is what the state says was spent, asked
 // once a minute and key, and what this process took since; several Edges on one state see each other's use within that
 // minute, and may together overrun a budget by what they took in it. A single Edge does not.

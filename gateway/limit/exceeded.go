@@ -39,8 +39,6 @@ type Exceeded struct {
 
 	// NoRetry says that trying again is of no use for as long as a client may wait: the month's budget is used up.
 	NoRetry bool
-
-	Snapshot Snapshot // of the key's limits at that moment
 }
 
 // Message says which limit refused the request and when it frees, in words for the client. It names no key.

@@ -69,22 +69,50 @@ func New(cfg Config) *Limiter {
 	return l
 }
 
-// Take takes a request's place in all limits of its key at once, or in none of them when one is exceeded: then
-// *Exceeded says which. tokens is an estimate of what the run will use. An error means that it could not be decided:
-// the state did not say what the month's use is, or ctx ended meanwhile. The Hold must be settled or released.
+// Arrive counts a request against its key's requests a minute, before anything of it but the key was read; *Exceeded
+// says that none is left. It is called once for each request. Take follows it, or Withdraw where the request was
+// refused through no fault of the caller; a request that the caller got wrong stays counted.
+func (l *Limiter) Arrive(key *state.Key) *Exceeded {
+	if key.RPM <= 0 {
+		return nil
+	}
+	e, now := l.lockEntry(key.ID)
+	defer e.mu.Unlock()
+	e.updateLocked(key, now, int64(now.Sub(l.began)))
+	wait := time.Duration(e.requests.wait(1))
+	if wait <= 0 {
+		e.requests.add(-1)
+		return nil
+	}
+	worst := &Exceeded{Kind: Requests, Limit: e.requests.limit, RetryAfter: wait, Frees: now.Add(wait)}
+	if other := e.exceededLocked(key, 1, 1, now); other != nil && (other.NoRetry || other.Frees.After(worst.Frees)) {
+		worst = other
+	}
+	return worst
+}
+
+// Withdraw takes an Arrive back.
+func (l *Limiter) Withdraw(key *state.Key) {
+	if key.RPM <= 0 {
+		return
+	}
+	e, now := l.lockEntry(key.ID)
+	defer e.mu.Unlock()
+	e.updateLocked(key, now, int64(now.Sub(l.began)))
+	e.requests.add(1)
+}
+
+// Take takes a request's place in all limits of its key but the requests a minute, which Arrive has counted, or in none
+// of them when one is exceeded: then *Exceeded says which. tokens is an estimate of what the run will use. An error
+// means that it could not be decided: the state did not say what the month's use is, or ctx ended meanwhile. The Hold
+// must be settled or released.
 func (l *Limiter) Take(ctx context.Context, key *state.Key, tokens int64) (Hold, *Exceeded, error) {
 	if !limited(key) {
 		return Hold{}, nil, nil
 	}
 	tokens = min(max(tokens, 1), state.MaxRunTokens)
 	for {
-		e := l.entry(key.ID)
-		e.mu.Lock()
-		now := time.Now()
-		if e.gone {
-			e.mu.Unlock()
-			continue
-		}
+		e, now := l.lockEntry(key.ID)
 		if key.MonthlyTokens > 0 {
 			e.budget.turn(now)
 			if !e.budget.fresh(now) {
@@ -101,23 +129,31 @@ func (l *Limiter) Take(ctx context.Context, key *state.Key, tokens int64) (Hold,
 	}
 }
 
+// lockEntry returns a key's entry, locked, and the time since when it is.
+func (l *Limiter) lockEntry(id state.KeyID) (*entry, time.Time) {
+	for {
+		e := l.entry(id)
+		e.mu.Lock()
+		if !e.gone {
+			return e, time.Now()
+		}
+		e.mu.Unlock()
+	}
+}
+
 func limited(key *state.Key) bool {
 	return key.RPM > 0 || key.TPM > 0 || key.Concurrency > 0 || key.MonthlyTokens > 0
 }
 
 // takeLocked decides. at is now as the buckets count it.
 func (e *entry) takeLocked(key *state.Key, tokens int64, now time.Time, at int64) (Hold, *Exceeded) {
-	e.used = now
-	e.requests.update(key.RPM, at)
-	e.tokens.update(key.TPM, at)
+	e.updateLocked(key, now, at)
 	charged := min(tokens, e.tokens.limit)
 	if exceeded := e.exceededLocked(key, tokens, charged, now); exceeded != nil {
-		exceeded.Snapshot = Snapshot{Requests: e.requests.window(), Tokens: e.tokens.window()}
 		return Hold{}, exceeded
 	}
 	hold := Hold{entry: e, charged: charged}
 	e.inFlight++
-	e.requests.add(-1)
 	e.tokens.add(-charged)
 	if key.MonthlyTokens > 0 {
 		e.budget.reserved += tokens
@@ -126,19 +162,24 @@ func (e *entry) takeLocked(key *state.Key, tokens int64, now time.Time, at int64
 	return hold, nil
 }
 
-// exceededLocked returns the limit that refuses the request and frees last, nil if none does.
+// updateLocked refills the buckets, and takes changed limits of the key over.
+func (e *entry) updateLocked(key *state.Key, now time.Time, at int64) {
+	e.used = now
+	e.requests.update(key.RPM, at)
+	e.tokens.update(key.TPM, at)
+}
+
+// exceededLocked returns the limit that refuses the request and frees last, nil if none does; it does not look at the
+// requests a minute.
 func (e *entry) exceededLocked(key *state.Key, tokens, charged int64, now time.Time) *Exceeded {
 	var worst *Exceeded
-	if wait := e.requests.wait(1); wait > 0 {
-		worst = &Exceeded{Kind: Requests, Limit: e.requests.limit, RetryAfter: time.Duration(wait), Frees: now.Add(time.Duration(wait))}
-	}
 	if wait := e.tokens.wait(charged); wait > 0 {
-		worst = worse(worst, &Exceeded{Kind: Tokens, Limit: e.tokens.limit, RetryAfter: time.Duration(wait), Frees: now.Add(time.Duration(wait))})
+		worst = &Exceeded{Kind: Tokens, Limit: e.tokens.limit, RetryAfter: time.Duration(wait), Frees: now.Add(time.Duration(wait))}
 	}
 	if key.Concurrency > 0 && e.inFlight >= key.Concurrency {
 		worst = worse(worst, &Exceeded{Kind: Concurrency, Limit: key.Concurrency, RetryAfter: shortRetry, Frees: now.Add(shortRetry)})
 	}
-	if key.MonthlyTokens > 0 {
+	if key.MonthlyTokens > 0 && e.budget.fresh(now) && now.Before(e.budget.end) {
 		exceeded := e.budget.exceeded(key.MonthlyTokens, tokens, now)
 		if exceeded != nil && exceeded.NoRetry {
 			return exceeded // whatever else is exceeded: waiting for that would be in vain
@@ -185,7 +226,7 @@ func (h *Hold) Settle(used int64) {
 	}
 }
 
-// Release is Settle(0), for a request that never ran. It still counts as a request.
+// Release is Settle(0), for a request that never ran.
 func (h *Hold) Release() { h.Settle(0) }
 
 // Snapshot returns how a key's limits per minute stand; false if it has none.
