@@ -33,21 +33,8 @@ type NodeID string
 const MaxNodeIDLength = 128
 
 // Validate reports whether the name may be used for a Node: 1 to MaxNodeIDLength bytes of ASCII letters, digits,
-// '.', '_', ':', '-'. A name that is safe everywhere needs no escaping anywhere.
-func (n NodeID) Validate() error {
-	if n == "" || len(n) > MaxNodeIDLength {
-		return fmt.Errorf("a node name must have 1 to %d characters", MaxNodeIDLength)
-	}
-	for i := range len(n) {
-		c := n[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == ':', c == '-':
-		default:
-			return fmt.Errorf("a node name may hold letters, digits, '.', '_', ':' and '-' only")
-		}
-	}
-	return nil
-}
+// '.', '_', ':', '-', and neither "." nor "..". A name that is safe everywhere needs no escaping anywhere.
+func (n NodeID) Validate() error { return validateName("node", string(n), MaxNodeIDLength) }
 
 // Generation numbers the sessions of one Node, strictly increasing and never reused. The zero value is invalid.
 type Generation uint64

@@ -32,14 +32,32 @@ func TestNewRunID(t *testing.T) {
 }
 
 func TestNodeIDValidate(t *testing.T) {
-	for _, good := range []NodeID{"a", "gpu-3", "Lab_1.example:2", NodeID(strings.Repeat("x", MaxNodeIDLength))} {
+	for _, good := range []NodeID{"a", "gpu-3", "Lab_1.example:2", "...", ".a", NodeID(strings.Repeat("x", MaxNodeIDLength))} {
 		if err := good.Validate(); err != nil {
 			t.Errorf("%q: %v", good, err)
 		}
 	}
-	for _, bad := range []NodeID{"", "a b", "ä", "a/b", "<x>", "a\n", NodeID(strings.Repeat("x", MaxNodeIDLength+1))} {
+	for _, bad := range []NodeID{"", "a b", "ä", "a/b", "<x>", "a\n", ".", "..", NodeID(strings.Repeat("x", MaxNodeIDLength+1))} {
 		if bad.Validate() == nil {
 			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+// TestNoNameIsADirectory: names are segments of the admin API's paths, which clients and proxies resolve.
+func TestNoNameIsADirectory(t *testing.T) {
+	for _, name := range []string{".", ".."} {
+		for kind, err := range map[string]error{
+			"node": NodeID(name).Validate(), "slot": SlotName(name).Validate(), "profile": ProfileName(name).Validate(),
+		} {
+			if err == nil || !strings.Contains(err.Error(), kind+" name must not be") {
+				t.Errorf("%s %q: %v", kind, name, err)
+			}
+		}
+	}
+	for _, err := range []error{SlotName("...").Validate(), ProfileName(".x").Validate()} {
+		if err != nil {
+			t.Error(err)
 		}
 	}
 }

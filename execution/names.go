@@ -24,15 +24,21 @@ type Revision uint64
 // maxNameLength bounds the names that stand in every lease, in bytes.
 const maxNameLength = 64
 
-// Validate reports whether the name may be used for a slot: 1 to 64 bytes of ASCII letters, digits, '.', '_', ':', '-'.
-func (s SlotName) Validate() error { return validateName("slot", string(s)) }
+// Validate reports whether the name may be used for a slot: 1 to 64 bytes of ASCII letters, digits, '.', '_', ':', '-',
+// and neither "." nor "..".
+func (s SlotName) Validate() error { return validateName("slot", string(s), maxNameLength) }
 
 // Validate reports whether the name may be used for a profile: as for a slot.
-func (p ProfileName) Validate() error { return validateName("profile", string(p)) }
+func (p ProfileName) Validate() error { return validateName("profile", string(p), maxNameLength) }
 
-func validateName(kind, name string) error {
-	if name == "" || len(name) > maxNameLength {
-		return fmt.Errorf("a %s name must have 1 to %d characters", kind, maxNameLength)
+func validateName(kind, name string, most int) error {
+	if name == "" || len(name) > most {
+		return fmt.Errorf("a %s name must have 1 to %d characters", kind, most)
+	}
+	// Names are segments of the admin API's paths, where these two mean a directory: clients and proxies resolve them,
+	// so a request about such a name reaches another resource.
+	if name == "." || name == ".." {
+		return fmt.Errorf("a %s name must not be %q", kind, name)
 	}
 	if !plain(name) {
 		return fmt.Errorf("a %s name may hold letters, digits, '.', '_', ':' and '-' only", kind)

@@ -147,6 +147,7 @@ func TestRegisterRefusals(t *testing.T) {
 	}{
 		{"no name", func(r *wire.RegisterRequest) { r.NodeName = "" }, "node_name"},
 		{"a name with a slash", func(r *wire.RegisterRequest) { r.NodeName = "a/b" }, "node_name"},
+		{"a directory's name", func(r *wire.RegisterRequest) { r.NodeName = ".." }, "node_name"},
 		{"no version", func(r *wire.RegisterRequest) { r.ProtocolVersions = nil }, "protocol_versions"},
 		{"a later version", func(r *wire.RegisterRequest) { r.ProtocolVersions = []uint32{2} }, "speaks 1"},
 		{"no boot id", func(r *wire.RegisterRequest) { r.BootId = "" }, "boot_id"},
