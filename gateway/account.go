@@ -13,7 +13,7 @@ func (s *Server) finish(x *exchange, end ending) {
 	x.stats = s.routing.stats(x.route.Name, x.rec.found())
 	end.terminal.Usage = x.used(&end.terminal)
 	if u := end.terminal.Usage; u.Output > 0 && !u.Estimated && end.terminal.Outcome == execution.Completed {
-		x.stats.learn(u.Output)
+		x.stats.output.learn(x.ticket.Target.Node, u.Output)
 	}
 	x.settle(&end)
 	s.meter.Record(x.usageRecord(&end))

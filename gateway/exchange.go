@@ -50,6 +50,7 @@ type exchange struct {
 	route     *route.Route
 	stats     *routeStats         // of the route, as known when the request came
 	input     int64               // estimated tokens, of the prompt
+	inputMost int64               // tokens that the prompt can have
 	tokens    int64               // estimated, prompt and answer
 	output    int64               // estimated, of the answer
 	arrived   bool                // counted against the key's requests a minute
@@ -567,6 +568,7 @@ func (x *exchange) detach(run registry.Run, code execution.Code) execution.Termi
 	for {
 		if b, ok := run.Take(); ok {
 			if b.End != nil {
+				x.believe(b.End)
 				return *b.End
 			}
 			continue

@@ -22,9 +22,10 @@ func (x *exchange) estimate() {
 		x.input = openai.EstimateTokens(len(x.body))
 	}
 	x.input = min(x.input, state.MaxRunTokens)
+	x.inputMost = inputBound(x.op, len(x.body))
 	var most int64
 	if x.op.Stream != openai.StreamNone && x.op.Stream != openai.StreamMedia {
-		x.output = x.stats.expected()
+		x.output = x.stats.output.expected()
 		most = x.output
 		if x.env.MaxTokens > 0 {
 			x.output, most = min(x.output, x.env.MaxTokens), x.env.MaxTokens

@@ -35,6 +35,7 @@ type metrics struct {
 	retries       [256]prometheus.Counter // by execution.Code; nil for what is none
 	keys          *prometheus.CounterVec
 	panics        prometheus.Counter
+	implausible   prometheus.Counter
 	peers         *prometheus.CounterVec // reason; managed mode
 }
 
@@ -81,12 +82,16 @@ func newMetrics(s *Server) *metrics {
 	}
 	m.keys = counterVec("iop_invalid_keys_total",
 		"Requests with an API key that was refused, by reason (malformed, unknown, mismatch, expired, revoked).", "reason")
+	m.implausible = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "iop_usage_implausible_total",
+		Help: "Runs of which a Node reported more tokens than is possible, or fewer than none: they were booked as the most possible, as estimated.",
+	})
 	m.panics = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "iop_panics_total",
 		Help: "Requests that met a fault of the Edge itself.",
 	})
 	m.registry.MustRegister(m.accepted, m.requests, m.refused, m.failures, m.firsts, m.duration, m.queued, m.tokens, m.bytes,
-		retries, m.keys, m.panics,
+		retries, m.keys, m.panics, m.implausible,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		admissionCollector{s}, tunnelCollector{t: s.acceptor.Metrics()}, chunkCollector{&s.routing})
 	m.gauges(s)

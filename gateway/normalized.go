@@ -202,6 +202,9 @@ func (x *exchange) relayEvents(run registry.Run, ticket *admission.Ticket) *verd
 				return x.cut(run, eventGone)
 			}
 		}
+		if b.End != nil {
+			x.believe(b.End)
+		}
 		switch {
 		case b.End != nil && n.fault != nil:
 			return x.faulted(b.End, run, ticket)
@@ -246,10 +249,13 @@ const wholeCost = 3
 
 // gathered is how many bytes of the answer are remembered until its end, and what the end takes besides.
 func (n *normalized) gathered() int {
-	if n.renderer != nil {
+	switch {
+	case n.renderer != nil:
 		return n.renderer.Held()
+	case n.collector != nil:
+		return wholeCost * n.collector.Size()
 	}
-	return wholeCost * n.collector.Size()
+	return 0
 }
 
 // chargeGathered takes what was gathered of the answer from the body budget: in large steps, and nothing for what most

@@ -87,6 +87,7 @@ func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) *verdict {
 			}
 		}
 		if b.End != nil {
+			x.believe(b.End)
 			return x.finish(a, b.End, run, ticket)
 		}
 		if x.reply.answered && x.headers != nil && run.RequestWritten() {

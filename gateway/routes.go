@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,10 +16,6 @@ const (
 	// maxRouteStats bounds the routes that are told apart in metrics and estimates: advertised models are as many as
 	// Nodes say.
 	maxRouteStats = 256
-	// firstOutput is the length of an answer, in tokens, until a route has seen some.
-	firstOutput = 256
-	// outputWeight is how much the last answer counts in the mean.
-	outputWeight = 0.05
 )
 
 // routing is the table in force, and what is learned of each route.
@@ -36,27 +31,9 @@ type routing struct {
 // routeStats is what is learned of one route.
 type routeStats struct {
 	name   string
-	output atomic.Uint64 // mean tokens of an answer, as math.Float64bits; 0: none seen
+	output lengths // of answers
 	chunks chunkHistogram
 	series series
-}
-
-// expected is how long an answer of the route is, in tokens, as far as is known.
-func (r *routeStats) expected() int64 {
-	if bits := r.output.Load(); bits != 0 {
-		return max(int64(math.Float64frombits(bits)), 1)
-	}
-	return firstOutput
-}
-
-// learn takes the length of one answer into the mean. Of two at once one may be lost.
-func (r *routeStats) learn(tokens int64) {
-	mean := float64(tokens)
-	if bits := r.output.Load(); bits != 0 {
-		old := math.Float64frombits(bits)
-		mean = old + outputWeight*(mean-old)
-	}
-	r.output.Store(math.Float64bits(max(mean, 1)))
 }
 
 // stats returns what is known of a route. Only the names of routes that a target was found for are remembered: others

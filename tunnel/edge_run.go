@@ -396,9 +396,7 @@ func parseEnd(payload []byte) (*execution.Terminal, error) {
 		Phase:   execution.Phase(min(end.Phase, uint32(execution.PhaseProviderDone))),
 		Detail:  truncate(end.Detail, wire.MaxDetail),
 		Timings: execution.Timings{
-			Admission: time.Duration(end.AdmissionUs) * time.Microsecond,
-			FirstByte: time.Duration(end.FirstByteUs) * time.Microsecond,
-			Provider:  time.Duration(end.ProviderUs) * time.Microsecond,
+			Admission: micros(end.AdmissionUs), FirstByte: micros(end.FirstByteUs), Provider: micros(end.ProviderUs),
 		},
 		Told: end.Told && end.Outcome == uint32(execution.Failed),
 	}
@@ -407,6 +405,14 @@ func parseEnd(payload []byte) (*execution.Terminal, error) {
 	}
 	return t, nil
 }
+
+// micros is a time that a Node says a run took: a negative one is 0, and none is longer than runs are.
+func micros(n int64) time.Duration {
+	return time.Duration(min(max(n, 0), longestRun.Microseconds())) * time.Microsecond
+}
+
+// longestRun bounds the times that END says: more than TimeoutMs can say.
+const longestRun = 50 * 24 * time.Hour
 
 // Probe sends a HEARTBEAT and waits for its answer: that the session lives, both ways. Errors: ErrSessionClosed, ctx's, or
 // too many probes at once (64).

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -39,5 +40,18 @@ func TestEndIsReadAsItWasWritten(t *testing.T) {
 	payload, _ := proto.Marshal(&wire.End{Outcome: uint32(execution.Completed), Told: true})
 	if got, err := parseEnd(payload); err != nil || got.Told {
 		t.Errorf("a Node that says told of a completed run is believed: %+v, %v", got, err)
+	}
+}
+
+// TestTimesOfEnd: whatever times a Node says a run took, none is negative or longer than runs are.
+func TestTimesOfEnd(t *testing.T) {
+	for said, want := range map[int64]time.Duration{
+		-1: 0, math.MinInt64: 0, 7: 7 * time.Microsecond, math.MaxInt64: longestRun, math.MaxInt64 / 1000: longestRun,
+	} {
+		payload, _ := proto.Marshal(&wire.End{Outcome: uint32(execution.Completed), AdmissionUs: said, FirstByteUs: said, ProviderUs: said})
+		got, err := parseEnd(payload)
+		if all := (execution.Timings{Admission: want, FirstByte: want, Provider: want}); err != nil || got.Timings != all {
+			t.Errorf("%d: %+v, %v", said, got, err)
+		}
 	}
 }

@@ -1,0 +1,75 @@
+package gateway
+
+import (
+	"log/slog"
+	"time"
+
+	"iop/execution"
+	"iop/openai"
+	"iop/state"
+)
+
+// What a run can have used at most. A Node's report is a claim: one absurd number must not use up a key's budget, and
+// must not become an estimate. The bounds are far above what honest providers report.
+const (
+	// A token of a prompt takes a byte or more, but a provider adds to it: a template, tools, an image behind a URL.
+	inputPerByte = 8
+	inputBeyond  = 64 << 10
+	// contextMost is for operations whose input may be at the provider already: the context of the largest models.
+	contextMost = 2 << 20
+	// Tokens of an answer that passed take a byte or more. Hidden ones (reasoning) take time; this is more than twice
+	// what the fastest engines make for one sequence.
+	outputPerSecond = 8192
+)
+
+// inputBound is how many tokens of input a request of so many bytes can be.
+func inputBound(op *openai.Operation, bytes int) int64 {
+	if op.ID == openai.OpResponses {
+		return min(contextMost+inputPerByte*int64(bytes), state.MaxRunTokens)
+	}
+	return min(inputBeyond+inputPerByte*int64(bytes), state.MaxRunTokens)
+}
+
+// outputBound is how many tokens of output an answer can be of which so many bytes passed in that time.
+func outputBound(bytes, choices int64, took time.Duration) int64 {
+	seconds := int64(max(took, 0)/time.Second) + 1
+	return min(bytes+outputPerSecond*min(max(choices, 1), maxChoices)*seconds, state.MaxRunTokens)
+}
+
+// believe brings what a Node says of a run within what is possible. A count that was out of bounds becomes an estimate:
+// it is booked as the bound, and nothing is learnt from it.
+func (x *exchange) believe(t *execution.Terminal) {
+	took := time.Since(x.started) - x.rec.queuedFor()
+	d := &t.Timings
+	d.Admission, d.Provider = within(d.Admission, took), within(d.Provider, took)
+	d.FirstByte = within(d.FirstByte, d.Provider)
+	u := &t.Usage
+	if !u.Known {
+		return
+	}
+	claimed := *u
+	u.Input = within(u.Input, x.inputMost)
+	u.Output = within(u.Output, outputBound(x.passed(), x.env.Choices, took))
+	u.Cached, u.Reasoning = within(u.Cached, u.Input), within(u.Reasoning, u.Output)
+	if u.Input == claimed.Input && u.Output == claimed.Output {
+		return
+	}
+	u.Estimated = true
+	x.s.metrics.implausible.Inc()
+	x.s.log.LogAttrs(x.r.Context(), slog.LevelWarn, "a Node reported an impossible usage",
+		slog.String("run_id", string(x.rec.id)), slog.String("node", string(x.ticket.Target.Node)),
+		slog.String("provider", string(x.ticket.Target.Provider)),
+		slog.Int64("input_tokens", claimed.Input), slog.Int64("output_tokens", claimed.Output),
+	)
+}
+
+func within[T ~int64](v, most T) T { return min(max(v, 0), max(most, 0)) }
+
+// passed is about how many bytes of the answer have come, at least as many as there were.
+func (x *exchange) passed() int64 {
+	n := x.reply.bytes + int64(len(x.answer.buf))
+	if x.norm != nil {
+		n += int64(x.norm.gathered() + len(x.norm.out))
+	}
+	return n
+}

@@ -1,0 +1,103 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"iop/execution"
+	"iop/state"
+	"iop/tunnel"
+)
+
+// liar is a provider that answers well and reports these counts.
+func liar(usage execution.Usage) handler {
+	usage.Known = true
+	return func(_ context.Context, run *tunnel.NodeRun) {
+		_ = run.Head(head(200, "application/json"))
+		_ = run.Write([]byte(`{}`), false)
+		run.End(execution.Terminal{Outcome: execution.Completed, Phase: execution.PhaseProviderDone, Usage: usage})
+	}
+}
+
+// TestAbsurdUsage: one Node that reports what can't be neither uses up a key's budget, nor shapes what runs are estimated
+// at: not its own, and not those of honest Nodes of the same route.
+func TestAbsurdUsage(t *testing.T) {
+	const most = 1 << 20
+	for name, usage := range map[string]execution.Usage{
+		"output":               {Input: 3, Output: 1e15},
+		"input":                {Input: 1e15, Output: 3},
+		"both":                 {Input: math.MaxInt64, Output: math.MaxInt64, Cached: math.MaxInt64, Reasoning: math.MaxInt64},
+		"negative":             {Input: math.MinInt64, Output: -1, Cached: -5, Reasoning: math.MinInt64},
+		"a sum that overflows": {Input: 1 << 62, Output: 1 << 62},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, nil)
+			e.addNode("liar", 4, liar(usage), "m", "lied")
+			e.addNode("honest", 4, uses(30, 20), "m")
+			e.as(e.newKey(state.KeySpec{MonthlyTokens: 10 * most}), func() {
+				for range 3 {
+					if status, _, body := e.post(chat, `{"model":"lied","messages":[]}`); status != 200 {
+						t.Fatalf("%d %s", status, body)
+					}
+				}
+				for range 10 {
+					if status, _, body := e.post(chat, `{"model":"m","messages":[]}`); status != 200 {
+						t.Fatalf("a run of the shared route after the lie: %d %s", status, body)
+					}
+				}
+			})
+			e.idle()
+			lies := 0
+			for _, r := range e.records() {
+				u := r.Usage
+				if u.Input < 0 || u.Output < 0 || u.Input+u.Output > most || u.Cached > u.Input || u.Reasoning > u.Output {
+					t.Errorf("a run at %s is booked as %+v", r.Node, u)
+				}
+				if r.Node == "liar" {
+					lies++
+					if !u.Estimated {
+						t.Errorf("%+v is not marked as an estimate", u)
+					}
+				} else if u != (execution.Usage{Input: 30, Output: 20, Known: true}) {
+					t.Errorf("an honest run is booked as %+v", u)
+				}
+			}
+			if got := e.metric("iop_usage_implausible_total"); got != int64(lies) || lies < 3 {
+				t.Errorf("%d lies counted, want %d", got, lies)
+			}
+		})
+	}
+}
+
+// TestLiarsEstimates: a Node that reports long answers, each possible, does not decide what a route's runs are estimated at
+// while honest Nodes serve it, however many of its runs it gets.
+func TestLiarsEstimates(t *testing.T) {
+	e, _ := withRoutes(t, "routes:\n  - model: m\n    groups:\n      - targets: [{node: honest, model: x}, {node: liar, model: x}, {node: other, model: x}]\n  - model: lied\n    aliases: [l]\n    groups:\n      - targets: [{node: liar, model: x}]\n")
+	e.addNode("liar", 4, uses(3, 8000), "x")
+	for i := range 3 {
+		e.addNode([]string{"honest", "other", "more"}[i], 1, uses(3, 20), "x")
+	}
+	for range 40 {
+		if status, _, body := e.post(chat, `{"model":"m","messages":[]}`); status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	e.idle()
+	runs := map[execution.NodeID]int{}
+	for _, r := range e.records() {
+		runs[r.Node]++
+	}
+	if runs["liar"] == 0 || runs["honest"] == 0 || runs["other"] == 0 {
+		t.Fatalf("runs by Node: %v, this shows nothing", runs)
+	}
+	// What is held of the month's budget before the run is the estimate: 1 + 20.
+	for tokens, want := range map[int64]int{20: 429, 21: 200} {
+		e.as(e.newKey(state.KeySpec{Name: fmt.Sprint(tokens), MonthlyTokens: tokens}), func() {
+			if status, _, body := e.post(chat, `{"model":"m","messages":[]}`); status != want {
+				t.Errorf("with a budget of %d: %d %s", tokens, status, body)
+			}
+		})
+	}
+}
