@@ -260,7 +260,8 @@ type nodeState struct {
 		Generation uint64
 		Current    bool
 		State      string
-		OpenRuns   int `json:"open_runs"`
+		OpenRuns   int    `json:"open_runs"`
+		JoinToken  string `json:"join_token"`
 		Providers  []struct {
 			ID, Health string
 			InFlight   int `json:"in_flight"`

@@ -192,6 +192,50 @@ func TestEdgeRestart(t *testing.T) {
 	}
 }
 
+// TestJoinTokenReservesItsName: while a token is bound to a name nobody joins under it with another one, before its Node
+// came and after, and exchanging that token leaves no gap.
+func TestJoinTokenReservesItsName(t *testing.T) {
+	t.Parallel()
+	s := newEdge(t)
+	sim := s.startSim()
+	unbound := s.token
+	bound := func() (made struct{ ID, Token string }) {
+		s.json(&made, "join-token", "create", "--json", "--node", "gpu-1")
+		return made
+	}
+	launch := func(token string) *process {
+		s.token = token
+		return s.launchNode("gpu-1", "--provider", "sim="+sim.url)
+	}
+	squatter := launch(unbound) // guesses the name before it is anybody's
+	s.online("gpu-1", patience)
+	first := bound()
+	owner := launch(first.Token)
+	for _, p := range []*process{squatter, launch(unbound)} {
+		if line := p.line("node_reserved", patience); !strings.Contains(line, "another join token is bound to it") {
+			t.Errorf("a Node without the name's token says %s", line)
+		}
+	}
+	if line := s.edge.line("node_reserved", patience); !strings.Contains(line, "gpu-1") {
+		t.Errorf("the Edge says %s", line)
+	}
+	held := func(by string) func() bool {
+		return func() bool {
+			n := s.node("gpu-1")
+			return n.State == "online" && n.Sessions[0].JoinToken == by
+		}
+	}
+	eventually(t, patience, "the owner has its name", held(first.ID))
+	second := bound()
+	if err := owner.stop(patience); err != nil {
+		t.Error(err)
+	}
+	launch(second.Token)
+	eventually(t, patience, "the new token works while the old one is valid", held(second.ID))
+	iop(t, s.env, "join-token", "revoke", first.ID)
+	s.healthy(t)
+}
+
 // TestJoinTokens has Nodes without a right to join. Each is told why, and does not hammer.
 func TestJoinTokens(t *testing.T) {
 	t.Parallel()

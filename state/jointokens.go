@@ -25,7 +25,7 @@ type JoinTokenID string
 
 // JoinTokenSpec is what a join token is created from.
 type JoinTokenSpec struct {
-	Node execution.NodeID // the one name it may be used for; empty: any
+	Node execution.NodeID // the one name it may be used for, which it reserves; empty: any that is free
 	TTL  time.Duration    // 0: no end
 }
 

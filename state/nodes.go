@@ -17,11 +17,15 @@ var (
 	ErrNodeTaken = errors.New("the node name belongs to another join token")
 	// ErrWrongNode says that the join token is for another name.
 	ErrWrongNode = errors.New("the join token is for another node name")
+	// ErrNodeReserved says that a valid join token is bound to the name, and the one presented is bound to none.
+	ErrNodeReserved = errors.New("the node name is reserved for the join token that is bound to it")
 )
 
 // ClaimNode gives a Node's name to the join token, if it is free, the token's own already, or held by a token that is
-// revoked or expired. It decides in one atomic step, so that of two tokens only one gets a name. Otherwise the error is
-// ErrNodeTaken, ErrWrongNode, or what VerifyJoinToken would say.
+// revoked or expired. A token that is bound to a name reserves it while it is valid: no unbound token gets the name then,
+// not even the one that holds it, and a bound one takes it over. Several tokens may be bound to one name, so that a token
+// can be exchanged without a gap. It decides in one atomic step, so that of two tokens only one gets a name. Otherwise
+// the error is ErrNodeTaken, ErrWrongNode, ErrNodeReserved, or what VerifyJoinToken would say.
 func (s *Store) ClaimNode(ctx context.Context, token JoinTokenID, node execution.NodeID) error {
 	if err := s.claimNode(ctx, token, node); err != nil {
 		return fmt.Errorf("claim node %q: %w", node, err)
@@ -48,6 +52,13 @@ func (s *Store) claimNode(ctx context.Context, token JoinTokenID, node execution
 	}
 	if record.token.Node != "" && record.token.Node != node {
 		return ErrWrongNode
+	}
+	reserved, err := queryOne(ctx, s.db.read, scanOne[int64], queryNodeReserved, string(node), millis(now))
+	switch {
+	case err != nil:
+		return err
+	case record.token.Node == "" && reserved != 0:
+		return ErrNodeReserved
 	}
 	return ErrNodeTaken
 }

@@ -142,7 +142,7 @@ func TestClaimNode(t *testing.T) {
 		claim(second.ID, "gpu-1", ErrNodeTaken)
 		claim(bound.ID, "gpu-1", ErrWrongNode)
 		claim(bound.ID, "gpu-2", nil)
-		claim(second.ID, "gpu-2", ErrNodeTaken)
+		claim(second.ID, "gpu-2", ErrNodeReserved)
 		claim("nobody00", "gpu-9", ErrTokenUnknown)
 		claim("nobody00", "gpu-1", ErrTokenUnknown)
 
@@ -161,6 +161,68 @@ func TestClaimNode(t *testing.T) {
 		}
 		if err := s.ClaimNode(ctx, second.ID, "a b"); err == nil {
 			t.Error("a bad name was claimed")
+		}
+	})
+}
+
+// TestBoundTokenReservesItsName: while a token that is bound to a name is valid no unbound one gets that name, whoever had
+// it first, and tokens that are bound to it can be exchanged without a gap.
+func TestBoundTokenReservesItsName(t *testing.T) {
+	onEach(t, func(t *testing.T, s *Store) {
+		claim := func(token JoinToken, node execution.NodeID, want error) {
+			t.Helper()
+			if err := s.ClaimNode(t.Context(), token.ID, node); !errors.Is(err, want) {
+				t.Errorf("ClaimNode(%s, %s): %v; want %v", token.ID, node, err, want)
+			}
+		}
+		end := func(token JoinToken) {
+			t.Helper()
+			if err := s.RevokeJoinToken(t.Context(), token.ID, "test"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unbound, _ := createJoinToken(t, s, JoinTokenSpec{})
+		claim(unbound, "gpu-2", nil)
+		first, _ := createJoinToken(t, s, JoinTokenSpec{Node: "gpu-1"})
+		claim(unbound, "gpu-1", ErrNodeReserved) // before its owner ever came
+		claim(unbound, "GPU-1", ErrNodeReserved)
+		claim(unbound, "gpu-10", nil)
+
+		late, _ := createJoinToken(t, s, JoinTokenSpec{Node: "gpu-2"})
+		claim(unbound, "gpu-2", ErrNodeReserved) // although it had the name first
+		claim(late, "gpu-2", nil)
+		claim(unbound, "gpu-2", ErrNodeReserved)
+
+		second, _ := createJoinToken(t, s, JoinTokenSpec{Node: "gpu-1"})
+		other, _ := createJoinToken(t, s, JoinTokenSpec{Node: "GPU-1"})
+		claim(first, "gpu-1", nil)
+		claim(second, "gpu-1", nil) // the new token works before the old one ends
+		claim(first, "gpu-1", nil)
+		claim(other, "gpu-1", ErrWrongNode)
+		claim(other, "GPU-1", nil)
+		end(first)
+		claim(second, "gpu-1", nil)
+		claim(unbound, "gpu-1", ErrNodeReserved)
+		end(other)
+		claim(unbound, "gpu-1", ErrNodeReserved)
+		end(second)
+		claim(unbound, "gpu-1", nil) // nothing reserves it any more
+		claim(second, "gpu-1", ErrTokenRevoked)
+	})
+}
+
+func TestExpiredReservationEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openURL(t, "sqlite::memory:")
+		unbound, _ := createJoinToken(t, s, JoinTokenSpec{})
+		createJoinToken(t, s, JoinTokenSpec{Node: "n", TTL: time.Hour})
+		time.Sleep(time.Hour - time.Millisecond)
+		if err := s.ClaimNode(t.Context(), unbound.ID, "n"); !errors.Is(err, ErrNodeReserved) {
+			t.Errorf("before it expires: %v", err)
+		}
+		time.Sleep(time.Millisecond)
+		if err := s.ClaimNode(t.Context(), unbound.ID, "n"); err != nil {
+			t.Errorf("after it expired: %v", err)
 		}
 	})
 }

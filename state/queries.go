@@ -55,20 +55,32 @@ const (
 			revoked_at = CASE WHEN revoked_at = 0 THEN CAST($2 AS BIGINT) ELSE revoked_at END
 		WHERE id = $1 RETURNING id`
 
-	// One statement decides: the token must be valid for this name, and the name must be free, already the token's own,
-	// or held by a token that is no longer valid. No row comes back when one of these fails.
+	// One statement decides. The token must be valid for this name: bound to it, or bound to none while no valid token is
+	// bound to the name in whatever case (two names that differ in case alone look like one in every list). And the name
+	// must be free, already the token's own, or held by a token that is no longer valid or has less right to it: one that
+	// is not bound. No row comes back when one of these fails.
 	claimNode = `INSERT INTO node_claims (node, token_id, claimed_at)
 		SELECT CAST($1 AS TEXT), t.id, CAST($3 AS BIGINT) FROM join_tokens t
-			WHERE t.id = $2 AND (t.node = '' OR t.node = $1)
+			WHERE t.id = $2 AND (t.node = $1 OR t.node = '' AND NOT EXISTS (` + reservation + `))
 				AND t.revoked_at = 0 AND (t.expires_at = 0 OR t.expires_at > $3)
 		ON CONFLICT (node) DO UPDATE SET
 			claimed_at = CASE WHEN node_claims.token_id = excluded.token_id THEN node_claims.claimed_at
 				ELSE excluded.claimed_at END,
 			token_id = excluded.token_id
-		WHERE node_claims.token_id = excluded.token_id OR NOT EXISTS (
+		WHERE node_claims.token_id = excluded.token_id OR EXISTS (
+			SELECT 1 FROM join_tokens b WHERE b.id = excluded.token_id AND b.node = excluded.node)
+		OR NOT EXISTS (
 			SELECT 1 FROM join_tokens o WHERE o.id = node_claims.token_id
 				AND o.revoked_at = 0 AND (o.expires_at = 0 OR o.expires_at > $3))
 		RETURNING token_id`
+
+	// reservation finds the valid tokens that are bound to the name $1 at the time $3.
+	reservation = `SELECT 1 FROM join_tokens r WHERE LOWER(r.node) = LOWER(CAST($1 AS TEXT))
+		AND r.revoked_at = 0 AND (r.expires_at = 0 OR r.expires_at > $3)`
+
+	queryNodeReserved = `SELECT CASE WHEN EXISTS (
+		SELECT 1 FROM join_tokens r WHERE LOWER(r.node) = LOWER(CAST($1 AS TEXT))
+			AND r.revoked_at = 0 AND (r.expires_at = 0 OR r.expires_at > $2)) THEN 1 ELSE 0 END`
 
 	// $2 is what the Node says it has seen, $3 how far above ours that may be to count.
 	nextGeneration = `INSERT INTO generations (node, generation)

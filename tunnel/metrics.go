@@ -50,7 +50,7 @@ type Metrics struct {
 // refusalCodes is the closed set of wire.Refusal's codes.
 var refusalCodes = [...]string{
 	"unauthorized", "token_expired", "token_revoked", "node_taken", "wrong_node", "bad_request", "draining", "flapping",
-	"stale_generation", "unavailable", "identity_expired", "identity_revoked",
+	"stale_generation", "unavailable", "identity_expired", "identity_revoked", "node_reserved",
 }
 
 // EachRefusal calls f with each code of the closed set, and "other", and how many refusals had it.

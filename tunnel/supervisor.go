@@ -327,7 +327,7 @@ func (s *Supervisor) sessionError(session *nodeSession) error {
 	end := session.link.end
 	if end.Remote {
 		switch end.Code {
-		case "token_revoked", "token_expired", "unauthorized", "flapping", "node_taken", "wrong_node", "stale_generation",
+		case "token_revoked", "token_expired", "unauthorized", "flapping", "node_taken", "node_reserved", "wrong_node", "stale_generation",
 			"identity_expired", "identity_revoked":
 			return &Refusal{Code: end.Code, Message: end.Message}
 		}

@@ -166,6 +166,7 @@ var refusalSteps = map[string]string{
 	"token_expired":    "make another one with \"iop join-token create --node NAME\" at the Edge",
 	"token_revoked":    "make another one with \"iop join-token create --node NAME\" at the Edge",
 	"node_taken":       "revoke the other token at the Edge, or choose another --name",
+	"node_reserved":    "use the join token that is bound to the name, or choose another --name",
 	"wrong_node":       "use the name that the token or the certificate is for",
 	"identity_expired": "issue another certificate: iop ca issue --replace",
 	"identity_revoked": "iop node-list undeny at the Edge, if it was not meant",

@@ -19,7 +19,8 @@ func newJoinTokenCommand() *cobra.Command {
 		Short: "Make, list and revoke join tokens: what a Node needs to join",
 		Long: `Make, list and revoke join tokens: what a Node needs to join.
 
-A Node's name belongs to the first token that used it, until that token is
+A token that is bound to a Node's name reserves it. A name that no token is
+bound to belongs to the first token that used it. Both last until that token is
 revoked or has expired. Revoking a token closes the sessions that it opened.
 
 These commands talk to the Edge's admin API; when no Edge runs they open its
@@ -35,12 +36,16 @@ func newJoinTokenCreateCommand() *cobra.Command {
 		Use:   "create",
 		Short: "Make a join token; it is shown once",
 		Long: `Make a join token; it is shown once: alone on standard output, or in the file of
---out. Bind it to a name with --node where you can: who has an unbound one may
-join under any free name.`,
+--out. Bind it to a name with --node where you can: anyone who holds an unbound
+token can join under any free name.
+
+A bound token reserves its name at once: a Node that uses that name with an
+unbound token is refused from its next connection on. To exchange a bound token,
+make another one for the same name, give it to the Node, then revoke the first.`,
 		Example: `  iop join-token create --node gpu-3 > token
   iop join-token create --node gpu-3 --ttl 90d --out token --if-missing`,
 	}
-	cmd.Flags().StringVar(&node, "node", "", "the one Node name it is for; default: any free name")
+	cmd.Flags().StringVar(&node, "node", "", "the one Node name it is for, and reserves; default: any free name")
 	cmd.Flags().Var(&ttl, "ttl", "how long it is valid, e.g. 90d; 0: for ever")
 	return creation[admin.NewJoinToken, admin.JoinToken]{
 		secret:  "token",

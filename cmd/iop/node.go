@@ -20,7 +20,7 @@ import (
 // nodeSettings are the settings of `iop node`, with the prefix IOP_NODE_.
 type nodeSettings struct {
 	Edge         string        `env:"EDGE" help:"the Edge's tunnel URL" example:"wss://edge.example.org/tunnel/v1" more:"wss://host/tunnel/v1; ws:// on a trusted network; in managed mode wss://host:8482." absent:"required"`
-	Name         string        `env:"NAME" help:"this Node's name; it belongs to the first join token that uses it; in managed mode the certificate's" example:"gpu-3" more:"1 to 128 letters, digits, '.', '_', ':', '-'; not \".\" or \"..\"." absent:"the host's name, in managed mode the certificate's"`
+	Name         string        `env:"NAME" help:"this Node's name; it belongs to the join token that is bound to it, or to the first that uses it; in managed mode the certificate's" example:"gpu-3" more:"1 to 128 letters, digits, '.', '_', ':', '-'; not \".\" or \"..\"." absent:"the host's name, in managed mode the certificate's"`
 	JoinToken    string        `env:"JOIN_TOKEN" secret:"true" help:"join token, from \"iop join-token create\"" more:"A file is read at each connection, so it may be exchanged while the Node runs." absent:"required in token mode"`
 	Providers    specList      `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH][,slots=a|b*][,ca=PATH]; repeatable, and separated by spaces in the variable; without any, local ones are looked for" example:"ollama=http://127.0.0.1:11434" more:"See below." absent:"search"`
 	Labels       string        `env:"LABELS" help:"labels of this Node" example:"gpu=h100,site=lab"`

@@ -31,7 +31,7 @@ func (r *Registry) Authenticate(req *http.Request) (tunnel.Identity, error) {
 	if err != nil {
 		return tunnel.Identity{}, tokenRefusal(err)
 	}
-	return tunnel.Identity{TokenID: string(t.ID)}, nil
+	return tunnel.Identity{TokenID: string(t.ID), Proof: t}, nil
 }
 
 func refuse(code, message string) *tunnel.Refusal {
@@ -49,10 +49,29 @@ func tokenRefusal(err error) error {
 		return refuse("token_revoked", "the join token was revoked by an operator")
 	case errors.Is(err, state.ErrNodeTaken):
 		return refuse("node_taken", "this node name belongs to another join token: choose another name, or revoke that token")
+	case errors.Is(err, state.ErrNodeReserved):
+		return reserved()
 	case errors.Is(err, state.ErrWrongNode):
 		return refuse("wrong_node", "the join token is for another node name")
 	}
 	return err
+}
+
+// reserved is the refusal for a name that a join token is bound to, and another token asks for.
+func reserved() *tunnel.Refusal {
+	return refuse("node_reserved", "this node name is reserved: another join token is bound to it. Use that token, or choose another name")
+}
+
+// outranks reports whether the session's join token is bound to its name and the other's is not: the name is reserved
+// for it, whoever had it first.
+func outranks(s, other Session) bool { return boundTo(s) != "" && boundTo(other) == "" }
+
+// boundTo is the name that the session's join token is bound to; empty: none, or managed mode.
+func boundTo(s Session) execution.NodeID {
+	if token, ok := s.Identity().Proof.(*state.JoinToken); ok {
+		return token.Node
+	}
+	return ""
 }
 
 // Register gives a session its generation. While a session of another process of the same name is connected, it is
@@ -128,6 +147,9 @@ func (r *Registry) contest(ctx context.Context, s Session) (string, error) {
 	}
 	incumbent := n.current.s
 	r.mu.Unlock()
+	if outranks(s, incumbent) {
+		return "", nil
+	}
 
 	probe, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
@@ -200,9 +222,12 @@ func (r *Registry) readied(id execution.NodeID, gen execution.Generation) error 
 		return nil
 	}
 	r.adm.Withdraw(id, former.gen)
-	if replaces {
+	switch {
+	case outranks(e.s, former.s):
+		former.s.Refuse(reserved())
+	case replaces:
 		former.s.Supersede(replacedDeadline)
-	} else {
+	default:
 		former.s.Fence(execution.CodeSessionSuperseded, "a newer session of this node took over")
 	}
 	return nil

@@ -29,6 +29,7 @@ type fakeSession struct {
 	node     execution.NodeID
 	boot     string
 	token    string
+	bound    execution.NodeID // the name that the token is bound to
 	replaces execution.Generation
 	alive    bool // answers probes
 	info     *tunnel.NodeInfo
@@ -40,10 +41,12 @@ type fakeSession struct {
 	refused    string
 }
 
-func (f *fakeSession) Node() execution.NodeID                { return f.node }
-func (f *fakeSession) Generation() execution.Generation      { return f.gen }
-func (f *fakeSession) BootID() string                        { return f.boot }
-func (f *fakeSession) Identity() tunnel.Identity             { return tunnel.Identity{TokenID: f.token} }
+func (f *fakeSession) Node() execution.NodeID           { return f.node }
+func (f *fakeSession) Generation() execution.Generation { return f.gen }
+func (f *fakeSession) BootID() string                   { return f.boot }
+func (f *fakeSession) Identity() tunnel.Identity {
+	return tunnel.Identity{TokenID: f.token, Proof: &state.JoinToken{ID: state.JoinTokenID(f.token), Node: f.bound}}
+}
 func (f *fakeSession) HighestSeen() execution.Generation     { return 0 }
 func (f *fakeSession) Replaces() execution.Generation        { return f.replaces }
 func (f *fakeSession) RemoteAddr() string                    { return "192.0.2.1:1" }
@@ -96,6 +99,8 @@ func (s *fakeStore) ClaimNode(_ context.Context, token state.JoinTokenID, _ exec
 		return state.ErrNodeTaken
 	case "wrong":
 		return state.ErrWrongNode
+	case "unbound":
+		return state.ErrNodeReserved
 	}
 	return nil
 }
@@ -213,7 +218,7 @@ func TestAuthenticate(t *testing.T) {
 
 func TestRegisterRefusals(t *testing.T) {
 	r := newRegistry(t)
-	for token, want := range map[string]string{"taken": "node_taken", "wrong": "wrong_node"} {
+	for token, want := range map[string]string{"taken": "node_taken", "wrong": "wrong_node", "unbound": "node_reserved"} {
 		s := newSession("a")
 		s.token = token
 		if _, err := r.register(t.Context(), s); code(err) != want {
@@ -359,6 +364,24 @@ func TestOtherNewcomersFenceTheFormer(t *testing.T) {
 				t.Error("the newest gets no runs")
 			}
 		})
+	}
+}
+
+// TestBoundTokenTakesItsName: who has the token that is bound to a name gets it at once from a living session of a token
+// that is bound to none, in the same process too, and the reverse never happens.
+func TestBoundTokenTakesItsName(t *testing.T) {
+	for _, boot := range []string{"b", "a"} {
+		r := newRegistry(t)
+		squatter, owner := newSession("a"), newSession(boot)
+		owner.token, owner.bound = "t2", "n"
+		connect(t, r, squatter)
+		connect(t, r, owner)
+		if squatter.refused != "node_reserved" || r.target(t) != owner.gen {
+			t.Errorf("boot id %s: the former session was told %q, runs go to %d", boot, squatter.refused, r.target(t))
+		}
+		if r.Nodes()[0].Flapping {
+			t.Errorf("boot id %s: it counts as a fight", boot)
+		}
 	}
 }
 

@@ -585,7 +585,8 @@ func (x *EdgeConfig) GetMinimumRevisions() map[string]uint64 {
 }
 
 // Refusal says why a session is not wanted. Codes: unauthorized, token_expired, token_revoked, node_taken,
-// wrong_node, bad_request, draining, flapping, stale_generation, unavailable, identity_expired, identity_revoked.
+// wrong_node, bad_request, draining, flapping, stale_generation, unavailable, identity_expired, identity_revoked,
+// node_reserved.
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
