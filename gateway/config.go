@@ -54,6 +54,9 @@ type Config struct {
 	MaxStreamsPerNode int           // default the tunnel's
 	UsageRetention    time.Duration // how long the record of each run is kept; 0: for ever
 	Logger            *slog.Logger  // default slog.Default()
+	// ConnectionsPerSource bounds the client connections of one IPv4 address, or one /64 of IPv6; loopback is never bounded.
+	// Default: half of what clients may have together.
+	ConnectionsPerSource int
 	// Console makes the pages of the admin listener; default none.
 	Console func(admin.Parts) http.Handler
 
@@ -76,7 +79,7 @@ func (c Config) checked() (Config, error) {
 		return c, errors.New("gateway: TLSCert and TLSKey must be given together")
 	case c.Auth != "" && c.Auth != AuthKeys && c.Auth != AuthNone:
 		return c, fmt.Errorf("gateway: Auth must be %q or %q, not %q", AuthKeys, AuthNone, c.Auth)
-	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.QueueTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0 || c.UsageRetention < 0 || c.SigningKeyLife < 0:
+	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.ConnectionsPerSource < 0 || c.QueueTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0 || c.UsageRetention < 0 || c.SigningKeyLife < 0:
 		return c, errors.New("gateway: a limit or timeout must not be negative")
 	}
 	setDefault(&c.Mode, ModeToken)

@@ -8,13 +8,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"iop/gateway/conns"
 )
 
 // corkedConn gathers what net/http writes for one batch of an answer (the chunk's size, the bytes, the line end) into
 // one system call. It is for HTTP/1.1 without TLS, where a connection belongs to one handler at a time: between hold
 // and release only that handler's goroutine writes. Outside it passes everything through.
 type corkedConn struct {
-	*net.TCPConn
+	*conns.Conn
 
 	// rest is what a write that could not wait left over; whoever writes next waits for it.
 	rest   sync.WaitGroup
@@ -108,14 +110,14 @@ func (c *corkedConn) releaseNow() error {
 // lagging reports whether the client has yet to take bytes that were written before.
 func (c *corkedConn) lagging() bool { return c.behind.Load() }
 
-// corkingListener makes corkedConns of TCP connections.
+// corkingListener makes corkedConns of counted connections.
 type corkingListener struct{ net.Listener }
 
 // Accept implements net.Listener.
 func (l corkingListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		return &corkedConn{TCPConn: tcp}, nil
+	if counted, ok := conn.(*conns.Conn); ok {
+		return &corkedConn{Conn: counted}, nil
 	}
 	return conn, err
 }
@@ -124,6 +126,7 @@ type connKey struct{}
 
 // withConn lets a handler find its connection.
 func withConn(ctx context.Context, c net.Conn) context.Context {
+	ctx = conns.WithConn(ctx, c)
 	if c, ok := c.(*corkedConn); ok {
 		return context.WithValue(ctx, connKey{}, c)
 	}

@@ -6,7 +6,7 @@
 // client as it arrives: everything that has arrived in one write and one flush. The relay never decodes what it
 // forwards; where the protocol allows it, it speaks between events (keep-alive comments, the error of a run that broke).
 //
-// Rooms of their own: registry (which Node sessions exist), admission (who runs where, and who waits), admin (the
+// Rooms of their own: conns (how many connections clients, Nodes and operators have), registry (which Node sessions exist), admission (who runs where, and who waits), admin (the
 // operator's API). The handler's goroutine owns its request from the first byte to the last; there is no other
 // goroutine per request.
 //

@@ -116,7 +116,7 @@ func (s *Server) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path != tunnelPath:
 		s.answer(w, r, openai.UnknownPath(r.URL.Path))
 	case s.allow(w, r, http.MethodGet):
-		s.acceptor.ServeHTTP(w, r)
+		s.serveNode(w, r)
 	}
 }
 

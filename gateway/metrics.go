@@ -93,7 +93,7 @@ func newMetrics(s *Server) *metrics {
 	m.registry.MustRegister(m.accepted, m.requests, m.refused, m.failures, m.firsts, m.duration, m.queued, m.tokens, m.bytes,
 		retries, m.keys, m.panics, m.implausible,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		admissionCollector{s}, tunnelCollector{t: s.acceptor.Metrics()}, chunkCollector{&s.routing})
+		admissionCollector{s}, tunnelCollector{t: s.acceptor.Metrics()}, chunkCollector{&s.routing}, doorCollector{&s.doors})
 	m.gauges(s)
 	m.decisions(s)
 	m.state(s)

@@ -16,6 +16,8 @@ import (
 
 const (
 	tunnelPath   = "/tunnel/v1"
+	healthPath   = "/healthz"
+	readyPath    = "/readyz"
 	modelsPath   = "/v1/models"
 	modelPrefix  = modelsPath + "/"
 	runPrefix    = "/iop/v1/runs/"
@@ -38,6 +40,9 @@ var operations = func() map[string]*openai.Operation {
 func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 	defer s.recovered(w, r)
 	path := r.URL.Path
+	if !s.admitted(w, r, path) {
+		return
+	}
 	if op := operations[path]; op != nil {
 		if r.Method == op.Method {
 			s.serveOperation(w, r, op)
@@ -51,7 +56,7 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, r, noTunnelHere())
 	case path == tunnelPath:
 		if s.allow(w, r, http.MethodGet) {
-			s.acceptor.ServeHTTP(w, r)
+			s.serveNode(w, r)
 		}
 	case path == modelsPath:
 		if s.allow(w, r, http.MethodGet) {
@@ -67,9 +72,9 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		s.serveKeyed(w, r, path[len(keyPrefix):])
 	case ollamaDocuments[path] != nil, path == "/":
 		s.serveOllama(w, r, path)
-	case path == "/healthz":
+	case path == healthPath:
 		plain(w, http.StatusOK, "ok\n")
-	case path == "/readyz":
+	case path == readyPath:
 		s.serveReady(w, r)
 	default:
 		s.answer(w, r, openai.UnknownPath(withoutKey(path)))

@@ -55,6 +55,7 @@ type Server struct {
 	adminLn     net.Listener
 	tunnel      *http.Server // managed mode, as the next ones; else nil
 	tunnelLn    net.Listener
+	doors       doors
 	signing     *lease.SigningKeys
 	keyChanges  keyChanges // guards itself
 	issuer      *credential.Issuer
@@ -135,19 +136,20 @@ func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error)
 	if err != nil {
 		return nil, err
 	}
+	s.openDoors()
 	if err := s.newTunnel(); err != nil {
 		return nil, err
 	}
 	s.metrics = newMetrics(s)
 	s.public = s.httpServer(http.HandlerFunc(s.servePublic), tlsConfig)
 	if tlsConfig == nil {
-		s.listener = corkingListener{public}
-		s.public.ConnContext = withConn
+		s.listener = corkingListener{s.listener}
 	}
-	s.admin = s.httpServer(promptly(admin.New(admin.Config{
+	s.admin = s.httpServer(s.admitting(promptly(admin.New(admin.Config{
 		Store: cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
 		Console: cfg.Console, Public: http.HandlerFunc(s.servePublic), Listen: func() string { return s.Addr().String() }, Done: s.ended,
-	})), nil)
+	}))), nil)
+	s.boundConnections()
 	return s, nil
 }
 

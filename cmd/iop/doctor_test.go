@@ -92,6 +92,7 @@ func TestDoctorEdgeBeforeItsStart(t *testing.T) {
 	}
 	d.has(t, "state", verdictOK, "does not exist yet")
 	d.has(t, "port", verdictOK, "is free")
+	d.has(t, "descriptors", verdictOK, "client connections at once")
 	d.has(t, "edge", verdictOK, "none runs")
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the doctor made a state")
@@ -128,6 +129,7 @@ func TestDoctorEdgeFaults(t *testing.T) {
 		"state unknown":    {"--state mysql://h/d", "state", verdictFailed, "unknown scheme"},
 		"state broken":     {"--state sqlite://" + writeFile(t, "iop.db", strings.Repeat("no database ", 20)), "state", verdictFailed, "not a database"},
 		"no address":       {"--listen 192.0.2.1:1", "port", verdictFailed, "can't listen"},
+		"many may wait":    {"--queue-limit 1000000", "descriptors", verdictWarning, "1000000 may wait in one queue"},
 		"admin in public":  {"--admin-listen 0.0.0.0:0", "admin port", verdictWarning, "without TLS"},
 		"no tls":           {"--listen :0", "tls", verdictWarning, "can be read"},
 		"tls good":         {"--tls-cert " + cert + " --tls-key " + key + " --host edge.example.org", "tls", verdictOK, "it is for edge.example.org"},

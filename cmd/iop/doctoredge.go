@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -19,6 +20,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"iop/gateway/admin"
+	"iop/gateway/admission"
+	"iop/gateway/conns"
 	"iop/gateway/route"
 	"iop/identity"
 	"iop/state"
@@ -33,8 +36,9 @@ func newDoctorEdgeCommand() *cobra.Command {
 		Use:   "edge",
 		Short: "Check an Edge: settings, files, state, ports, certificates, and the one that runs",
 		Long: `Check an Edge: its settings and the modes of its files, the file of routes, the
-state with its disk and its admin token, the ports, the certificates, and, where
-an Edge runs already with these settings, what it says of itself.`,
+state with its disk and its admin token, the ports, the file descriptors that it
+may have, the certificates, and, where an Edge runs already with these settings,
+what it says of itself.`,
 		Example: `  iop doctor edge
   iop doctor edge --listen :443 --tls-cert tls.crt --tls-key tls.key --host edge.example.org
   iop doctor edge --json`,
@@ -47,6 +51,7 @@ an Edge runs already with these settings, what it says of itself.`,
 		e.routes()
 		e.state(ctx)
 		e.ports(ctx)
+		e.descriptors()
 		e.certificate()
 		e.managed()
 		e.running(ctx)
@@ -222,6 +227,21 @@ func (e *edgeDoctor) port(ctx context.Context, check, setting, address string, o
 	default:
 		e.d.fail(check, "set "+variable+" to an address of this machine", "can't listen on %s: %s", address, oneLine(err))
 	}
+}
+
+// descriptors examines how many connections an Edge that is started here can have.
+func (e *edgeDoctor) descriptors() {
+	queue := e.config.QueueLimit
+	if queue <= 0 {
+		queue = admission.DefaultQueueLimit
+	}
+	shares := conns.OfProcess(e.config.managed())
+	if shares.Public.Clients >= queue {
+		e.d.ok("descriptors", "%d: enough for %d client connections at once", shares.Files, shares.Public.Clients)
+		return
+	}
+	e.d.warn("descriptors", fmt.Sprintf("allow it %d (LimitNOFILE= in a unit, \"ulimit -n\" in a shell), or set IOP_EDGE_QUEUE_LIMIT lower", conns.FilesFor(queue)),
+		"%d: enough for %d client connections, and %d may wait in one queue", shares.Files, shares.Public.Clients, queue)
 }
 
 // dialable is where a listener of this machine can be reached.

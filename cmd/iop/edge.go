@@ -42,6 +42,7 @@ type edgeSettings struct {
 	BodyBudget     int64         `env:"BODY_BUDGET" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912" more:"That is 503 with Retry-After."`
 	QueueLimit     int           `env:"QUEUE_LIMIT" help:"requests that wait for one model; 0: the default" example:"1000" more:"Beyond it 429 queue_full." absent:"1024"`
 	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" help:"how long a request may wait for a Node; 0: as long as the request may take" example:"2m" more:"Beyond it 504 queue_timeout." absent:"as IOP_EDGE_TOTAL_TIMEOUT"`
+	PerSource      int           `env:"CONNECTIONS_PER_SOURCE" help:"client connections of one IPv4 address, or of one /64 of IPv6; 0: the default" example:"1000" more:"Beyond it 503. Loopback has no such bound; raise it for a reverse proxy on another machine. See operations.md." absent:"half of all client connections"`
 	TotalTimeout   time.Duration `env:"TOTAL_TIMEOUT" help:"how long a request may take in all" example:"30m"`
 	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" help:"how long requests may still take when the Edge stops" example:"30s" more:"From the first SIGTERM on."`
 	Config         string        `env:"CONFIG" help:"file of routes, read again when it changes and at SIGHUP; default: each model that a Node offers is a route" example:"/etc/iop/iop.yaml" more:"A file with a fault does not start; later it changes nothing, and the log, iop status and the admin API say why. See routes.md."`
@@ -156,6 +157,7 @@ func (c *edgeSettings) checkLimits(s *settings) error {
 		least int64
 	}{
 		{"MAX_BODY", c.MaxBody, 1}, {"BODY_BUDGET", c.BodyBudget, c.MaxBody}, {"QUEUE_LIMIT", int64(c.QueueLimit), 0},
+		{"CONNECTIONS_PER_SOURCE", int64(c.PerSource), 0},
 		{"QUEUE_TIMEOUT", int64(c.QueueTimeout), 0}, {"TOTAL_TIMEOUT", int64(c.TotalTimeout), 1}, {"DRAIN_TIMEOUT", int64(c.DrainTimeout), 0},
 		{"USAGE_RETENTION", int64(c.UsageRetention), 0},
 	} {
@@ -270,7 +272,7 @@ func (c *edgeSettings) gateway(store *state.Store, logger *slog.Logger) gateway.
 		TLSCert: c.TLSCert, TLSKey: c.TLSKey, MaxBodyBytes: c.MaxBody, BodyBudget: c.BodyBudget,
 		QueueLimit: c.QueueLimit, QueueTimeout: c.QueueTimeout, TotalTimeout: c.TotalTimeout, DrainTimeout: c.DrainTimeout,
 		Config: c.Config, UsageRetention: time.Duration(c.UsageRetention),
-		Mode: c.Mode, TunnelListen: c.TunnelListen,
+		Mode: c.Mode, TunnelListen: c.TunnelListen, ConnectionsPerSource: c.PerSource,
 		Logger: logger, Console: web.New,
 	}
 }
