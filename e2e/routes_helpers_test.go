@@ -162,6 +162,7 @@ func (a *answer) answerModels(t *testing.T) (names []string) {
 type seenRequest struct {
 	Model, Body, State string
 	Inference          bool
+	Headers            http.Header
 	Prompt             int64     `json:"prompt_tokens"`
 	Cached             int64     `json:"cached_tokens"`
 	Started            time.Time `json:"started"`

@@ -40,7 +40,7 @@ type Config struct {
 	AdminListen string       // required: host:port of the admin API and /metrics
 
 	// Optional.
-	EdgeID            string        // told to Nodes, and the pseudonym in Via; default a random one, in managed mode its certificate's name
+	EdgeID            string        // told to Nodes, and a part of the pseudonym in Via; default a random one, in managed mode its certificate's name
 	Config            string        // path of iop.yaml, read again when it changes; default none: every advertised model is a route
 	Mode              string        // ModeToken (default) or ModeManaged
 	Auth              string        // AuthKeys (default) or AuthNone
@@ -81,6 +81,11 @@ func (c Config) checked() (Config, error) {
 		return c, fmt.Errorf("gateway: Auth must be %q or %q, not %q", AuthKeys, AuthNone, c.Auth)
 	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.ConnectionsPerSource < 0 || c.QueueTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0 || c.UsageRetention < 0 || c.SigningKeyLife < 0:
 		return c, errors.New("gateway: a limit or timeout must not be negative")
+	}
+	if c.EdgeID != "" {
+		if err := identity.ValidateName(c.EdgeID); err != nil {
+			return c, fmt.Errorf("gateway: EdgeID: %w", err)
+		}
 	}
 	setDefault(&c.Mode, ModeToken)
 	if err := c.checkManaged(); err != nil {

@@ -27,6 +27,9 @@ func NewManagedOn(cfg Config, public, private, nodes net.Listener) (*Server, err
 	return newServer(cfg, public, private, nodes)
 }
 
+// Via is what the Edge adds to a Via header.
+func (s *Server) Via() string { return s.via }
+
 // Public is the handler of the public listener.
 func (s *Server) Public() http.Handler { return http.HandlerFunc(s.servePublic) }
 

@@ -5,7 +5,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -223,8 +222,9 @@ var forwarded = [...]struct{ name, wire string }{
 }
 
 // forwardHeaders returns what of the client's header goes to the provider. Of a header that is there twice only the
-// first goes; a value that is too long does not. The body that the Edge sends is JSON wherever no form was sent.
-func (s *Server) forwardHeaders(h http.Header) []*wire.Header {
+// first goes; a value that is too long does not. The body that the Edge sends is JSON wherever no form was sent. via is
+// what Via says of the Edges that the request has come through.
+func (s *Server) forwardHeaders(h http.Header, via string) []*wire.Header {
 	room := make([]wire.Header, len(forwarded)+1)
 	list := make([]*wire.Header, 0, len(room))
 	add := func(name, value string) {
@@ -239,18 +239,11 @@ func (s *Server) forwardHeaders(h http.Header) []*wire.Header {
 			add("content-type", "application/json")
 		}
 	}
-	add("via", s.via)
-	return list
-}
-
-// looped reports whether the request has passed this Edge before.
-func (s *Server) looped(h http.Header) bool {
-	for _, v := range h["Via"] {
-		if strings.Contains(v, s.via) {
-			return true
-		}
+	if via != "" {
+		via += ", "
 	}
-	return false
+	add("via", via+s.via)
+	return list
 }
 
 const (

@@ -202,7 +202,8 @@ func (x *exchange) intake() (e *openai.Error) {
 	if e = x.arrive(); e != nil {
 		return e
 	}
-	if s.looped(r.Header) {
+	via, looped := viaTrail(r.Header["Via"], s.pseudonym)
+	if looped {
 		return loopError()
 	}
 	x.share = s.bodies.share(x.key.Principal())
@@ -225,7 +226,7 @@ func (x *exchange) intake() (e *openai.Error) {
 		x.affinity = &hints
 	}
 	x.deadline = x.started.Add(cmp.Or(x.route.Timeouts.Total, s.cfg.TotalTimeout))
-	x.headers = s.forwardHeaders(r.Header)
+	x.headers = s.forwardHeaders(r.Header, via)
 	x.rec = &record{
 		id: execution.NewRunID(), requestID: x.requestID, clientID: clientRequestID(r.Header), key: x.key.ID,
 		principal: x.key.Principal(),

@@ -274,7 +274,7 @@ func TestForwardedHeaders(t *testing.T) {
 	}, "m")
 	req := e.request(http.MethodPost, chat, `{"model":"m"}`)
 	for name, value := range map[string]string{
-		"Cookie": "a=b", "X-Forwarded-For": "1.2.3.4", "X-Iop-Run": "run_1", "X-Api-Key": "k", "Forwarded": "for=x",
+		"Cookie": "a=b", "X-Forwarded-For": "1.2.3.4", "X-Iop-Run": "run_1", "X-Api-Key": "k", "Forwarded": "for=x", "Via": "1.1 proxy.example.org",
 		"Openai-Beta": "assistants=v2", "Connection": "X-Tenant", "X-Tenant": "t", "User-Agent": "sdk/1", "Accept": "application/json",
 	} {
 		req.Header.Set(name, value)
@@ -282,7 +282,7 @@ func TestForwardedHeaders(t *testing.T) {
 	e.do(req).Body.Close()
 	want := map[string]string{
 		"content-type": "application/json", "accept": "application/json", "user-agent": "sdk/1",
-		"openai-beta": "assistants=v2", "via": "1.1 iop-edge-7",
+		"openai-beta": "assistants=v2", "via": e.server.Via(),
 	}
 	if h := <-got; fmt.Sprint(h) != fmt.Sprint(want) {
 		t.Errorf("the Node got %v", h)

@@ -42,7 +42,8 @@ const (
 type Server struct {
 	// Static after New.
 	cfg         Config
-	via         string
+	pseudonym   string // in Via; of this process alone
+	via         string // what this Edge adds to Via
 	log         *slog.Logger
 	adm         *admission.Controller
 	reg         *registry.Registry
@@ -119,7 +120,7 @@ func New(cfg Config) (*Server, error) {
 // newServer builds the Edge on bound listeners, nodes being nil in token mode; cfg was checked.
 func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error) {
 	s := &Server{
-		cfg: cfg, via: "1.1 iop-" + cfg.EdgeID, log: cfg.Logger, started: time.Now(),
+		cfg: cfg, pseudonym: pseudonym(cfg.EdgeID), log: cfg.Logger, started: time.Now(),
 		adm:         admission.New(admission.Config{QueueLimit: cfg.QueueLimit}),
 		crossOrigin: http.NewCrossOriginProtection(),
 		listener:    public, adminLn: private, tunnelLn: nodes,
@@ -127,6 +128,7 @@ func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error)
 		limits: limit.New(limit.Config{Spent: cfg.Store.MonthTokens}),
 		meter:  meter.New(meter.Config{Store: books{cfg.Store}, Retention: cfg.UsageRetention, Logger: cfg.Logger}),
 	}
+	s.via = viaMember(s.pseudonym)
 	s.background, s.closing = context.WithCancel(context.Background())
 	s.ended = s.background.Done()
 	if err := s.loadRoutes(); err != nil {

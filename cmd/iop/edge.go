@@ -36,7 +36,7 @@ type edgeSettings struct {
 	TLSCert        string        `env:"TLS_CERT" help:"PEM file with the certificate of the public listener, and its chain" example:"/etc/iop/tls.crt"`
 	TLSKey         string        `env:"TLS_KEY" help:"PEM file with its key" example:"/etc/iop/tls.key"`
 	Auth           string        `env:"AUTH" help:"who may call: keys (who has an API key), none (anyone; on a loopback address only)" example:"keys" more:"With none, IOP_EDGE_LISTEN must be a loopback address."`
-	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one, in managed mode its certificate's" example:"edge-1" more:"It stands in Via. In managed mode it, or the whole SPIFFE ID, must be the certificate's." absent:"random, in managed mode the certificate's"`
+	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one, in managed mode its certificate's" example:"edge-1" more:"Via has it, with a random part that is new at each start. Letters, digits, '.', '_' and '-'. In managed mode it, or the whole SPIFFE ID, must be the certificate's." absent:"random, in managed mode the certificate's"`
 	Log            string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
 	MaxBody        int64         `env:"MAX_BODY" help:"largest request body in bytes" example:"67108864" more:"Beyond it 413."`
 	BodyBudget     int64         `env:"BODY_BUDGET" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912" more:"That is 503 with Retry-After."`

@@ -24,6 +24,11 @@ func (c *edgeSettings) checkMode(s *settings) error {
 				return s.fault(name, "is for managed mode (IOP_EDGE_MODE=managed), and this is token mode")
 			}
 		}
+		if c.ID != "" {
+			if err := identity.ValidateName(c.ID); err != nil {
+				return s.fault("ID", "is wrong: %v", err)
+			}
+		}
 		return nil
 	case gateway.ModeManaged:
 		if c.checkOnly {
