@@ -10,6 +10,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,4 +138,121 @@ func BenchmarkLogLine(b *testing.B) {
 			}
 		})
 	}
+}
+
+// stuckWriter takes nothing until it is freed.
+type stuckWriter struct {
+	countingWriter
+	free chan struct{}
+}
+
+func (w *stuckWriter) Write(p []byte) (int, error) {
+	<-w.free
+	return w.countingWriter.Write(p)
+}
+
+// A process ends while nobody reads its log: neither Close nor a line after it waits for long.
+func TestLogWriterClosesWithoutReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &stuckWriter{free: make(chan struct{})}
+		defer close(out.free)
+		l := gateway.NewLogWriter(out)
+		io.WriteString(l, "line\n")
+		began := time.Now()
+		l.Close()
+		io.WriteString(l, "after\n")
+		l.Close()
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// A reader that stops between Close and a late line holds up one line, not each.
+func TestLogWriterLateLinesWithoutReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &stuckWriter{free: make(chan struct{})}
+		defer close(out.free)
+		l := gateway.NewLogWriter(out)
+		l.Close()
+		began := time.Now()
+		for range 100 {
+			io.WriteString(l, "late\n")
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// slowWriter takes its time for each write.
+type slowWriter struct {
+	countingWriter
+	each time.Duration
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	time.Sleep(w.each) // synthetic
+	return w.countingWriter.Write(p)
+}
+
+// A reader that is slow but reads gets all of it at the end.
+func TestLogWriterWaitsForSlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &slowWriter{each: 700 * time.Millisecond}
+		l := gateway.NewLogWriter(out)
+		line := strings.Repeat("x", 1023) + "\n"
+		for range 300 { // five pieces
+			io.WriteString(l, line)
+		}
+		l.Close()
+		if _, size := out.counts(); size != 300<<10 {
+			t.Errorf("%d bytes were written", size)
+		}
+	})
+}
+
+// failingWriter refuses everything while broken is set.
+type failingWriter struct {
+	countingWriter
+	broken atomic.Bool
+}
+
+func (w *failingWriter) Write(p []byte) (int, error) {
+	if w.broken.Load() {
+		return 0, errors.New("no space left on device")
+	}
+	return w.countingWriter.Write(p)
+}
+
+// Lines that could not be written are counted, and told when it is possible again.
+func TestLogWriterCountsRefusedLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &failingWriter{}
+		l := gateway.NewLogWriter(out)
+		defer l.Close()
+		out.broken.Store(true)
+		for range 3 {
+			io.WriteString(l, "lost\nlost too\n")
+			time.Sleep(time.Second) // synthetic
+		}
+		out.broken.Store(false)
+		io.WriteString(l, "kept\n")
+		time.Sleep(time.Second)
+		io.WriteString(l, "later\n")
+		time.Sleep(time.Second)
+		out.mu.Lock()
+		defer out.mu.Unlock()
+		lines := strings.Split(out.buf.String(), "\n")
+		var told struct {
+			Time    time.Time
+			Dropped int
+		}
+		if err := json.Unmarshal([]byte(lines[0]), &told); err != nil || told.Dropped != 6 || told.Time.IsZero() {
+			t.Errorf("%v, %+v", err, told)
+		}
+		if len(lines) != 4 || lines[1] != "kept" || lines[2] != "later" {
+			t.Errorf("%q", lines)
+		}
+	})
 }

@@ -70,10 +70,10 @@ the key that it prints is gone when it ends. Ctrl-C ends it.`,
 		if err != nil {
 			return err
 		}
-		s.warnUnknown(cmd)
-		logger, flush := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
-		defer flush()
-		return runDev(cmd.Context(), config, specs, logger, cmd.ErrOrStderr(), func(r devReady) error {
+		logger := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
+		defer logger.close()
+		s.warnUnknown(logger.out)
+		return runDev(cmd.Context(), config, specs, logger.Logger, cmd.ErrOrStderr(), func(r devReady) error {
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), r)
 			}
@@ -216,10 +216,7 @@ func (d *development) run(ctx context.Context, announce func(devReady) error) er
 	err := d.start(ctx)
 	started()
 	if err == nil {
-		err = announce(d.ready)
-	}
-	if err == nil {
-		err = d.wait(ctx)
+		err = d.wait(ctx, announce)
 	}
 	cancel(err)
 	edge.Wait()
@@ -231,19 +228,44 @@ func (d *development) run(ctx context.Context, announce func(devReady) error) er
 	return err
 }
 
-// wait returns when the command is to end, or something beside the Edge failed.
-func (d *development) wait(ctx context.Context) error {
+// wait announces that all is up, and returns when the command is to end, or something beside the Edge failed. While nobody
+// reads standard output it goes on: the goroutine that writes there is left behind at the end.
+func (d *development) wait(ctx context.Context, announce func(devReady) error) error {
+	announced := make(chan error, 1)
+	go func() { announced <- announce(d.ready) }()
 	var simulator <-chan error
 	if d.simulator != nil {
 		simulator = d.simulator.err
 	}
-	select {
-	case <-ctx.Done():
+	for {
+		select {
+		case err := <-announced:
+			if err != nil {
+				return err
+			}
+			announced = nil
+		case <-ctx.Done():
+			return lastWord(announced)
+		case err := <-d.node.err:
+			return fmt.Errorf("the Node ended: %w", cmp.Or(err, errors.New("without an error")))
+		case err := <-simulator:
+			return fmt.Errorf("the simulator ended: %w", cmp.Or(err, errors.New("without an error")))
+		}
+	}
+}
+
+// lastWord waits a moment for an announcement that is under way, or nil.
+func lastWord(announced <-chan error) error {
+	if announced == nil {
 		return nil
-	case err := <-d.node.err:
-		return fmt.Errorf("the Node ended: %w", cmp.Or(err, errors.New("without an error")))
-	case err := <-simulator:
-		return fmt.Errorf("the simulator ended: %w", cmp.Or(err, errors.New("without an error")))
+	}
+	patience := time.NewTimer(devDrain)
+	defer patience.Stop()
+	select {
+	case err := <-announced:
+		return err
+	case <-patience.C:
+		return nil
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"slices"
@@ -142,3 +143,24 @@ func TestChatModel(t *testing.T) {
 }
 
 func tail(b []byte) string { return string(b[max(0, len(b)-500):]) }
+
+// While nobody reads standard output, dev serves and ends all the same.
+func TestDevEndsWithoutReader(t *testing.T) {
+	d := &development{node: &companion{err: make(chan error)}}
+	ctx, cancel := context.WithCancel(t.Context())
+	writing, free := make(chan struct{}), make(chan struct{})
+	defer close(free)
+	result := make(chan error, 1)
+	go func() {
+		result <- d.wait(ctx, func(devReady) error {
+			close(writing)
+			<-free
+			return nil
+		})
+	}()
+	<-writing
+	cancel()
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}

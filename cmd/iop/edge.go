@@ -97,13 +97,14 @@ keys at SIGHUP; a file with a fault changes nothing.`,
 		if err := config.load(s); err != nil {
 			return err
 		}
-		s.warnUnknown(cmd)
 		if config.checkOnly {
+			s.warnUnknown(cmd.ErrOrStderr())
 			return config.check(cmd, s)
 		}
-		logger, flush := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
-		defer flush()
-		return config.run(cmd.Context(), s, logger)
+		logger := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
+		defer logger.close()
+		s.warnUnknown(logger.out)
+		return config.run(cmd.Context(), s, logger.Logger)
 	}
 	return cmd
 }

@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"iop/gateway"
 )
 
 // Exit statuses, a promise to scripts.
@@ -33,11 +35,14 @@ func (e usageError) Unwrap() error { return e.error }
 var errTold = errors.New("told already")
 
 func main() {
-	log.SetOutput(withoutAnswers{os.Stderr})
+	standard := gateway.NewLogWriter(os.Stderr) // nothing that serves may wait for who reads the log
+	log.SetOutput(withoutAnswers{standard})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal ends the command in good order; from then on a signal has its usual effect, at once.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	standard.Close()
+	os.Exit(status)
 }
 
 // withoutAnswers is where the standard logger writes. All of ours log through slog; but net/http's client, which takes
@@ -64,7 +69,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.Is(err, errTold) {
 		return exitFailed
 	}
-	fmt.Fprintln(stderr, "iop:", err)
+	last := gateway.NewLogWriter(stderr)
+	fmt.Fprintln(last, "iop:", err)
+	last.Close()
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}

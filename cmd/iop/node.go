@@ -68,10 +68,10 @@ again when they change, and at SIGHUP.`,
 		if err != nil {
 			return err
 		}
-		s.warnUnknown(cmd)
-		logger, flush := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
-		defer flush()
-		agentConfig.Logger = logger
+		logger := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
+		defer logger.close()
+		s.warnUnknown(logger.out)
+		agentConfig.Logger = logger.Logger
 		return config.run(cmd.Context(), s, agentConfig)
 	}
 	return cmd

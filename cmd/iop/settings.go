@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"reflect"
@@ -312,9 +313,9 @@ func (s *settings) unknown() []string {
 }
 
 // warnUnknown says which variables were ignored.
-func (s *settings) warnUnknown(cmd *cobra.Command) {
+func (s *settings) warnUnknown(w io.Writer) {
 	for _, name := range s.unknown() {
-		fmt.Fprintf(cmd.ErrOrStderr(), "iop: %s is no setting of this version and is ignored\n", name)
+		fmt.Fprintf(w, "iop: %s is no setting of this version and is ignored\n", name)
 	}
 }
 

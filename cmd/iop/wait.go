@@ -44,6 +44,11 @@ func showWait(w io.Writer, what string) (stop func()) {
 	}()
 	return sync.OnceFunc(func() {
 		close(done)
-		<-ended
+		patience := time.NewTimer(waitShown)
+		defer patience.Stop()
+		select {
+		case <-ended:
+		case <-patience.C: // a terminal that is stopped (XOFF) must not keep the process
+		}
 	})
 }
