@@ -37,8 +37,8 @@ func (e *exchange) passAnswer(buf []byte) execution.Terminal {
 		return e.failed(execution.CodeProviderError, "the provider answered 200 with an empty body")
 	case e.key != nil && (status == http.StatusUnauthorized || status == http.StatusForbidden):
 		return e.passRefusal(status)
-	case e.loan != nil && encoded(e.resp.Header):
-		return e.failed(execution.CodeProviderError, "the provider compressed its answer unasked: the credential could not be found in it")
+	case e.key != nil && encoded(e.resp.Header):
+		return e.failed(execution.CodeProviderError, unsearchable)
 	}
 	if kind := e.streamKind(buf[:n]); kind != openai.StreamNone {
 		return e.passStream(kind, buf, n, err)
@@ -87,9 +87,20 @@ func (e *exchange) streamKind(first []byte) openai.StreamKind {
 	return openai.StreamNone
 }
 
+// unsearchable is why an answer that may hold a credential is not passed on. The request asked for no encoding; to undo one
+// nevertheless would take a decoder for each and a bound for what grows in it, for the sake of servers that break RFC 9110.
+const unsearchable = "the provider encoded its answer although identity was asked for: its key could not be found in it"
+
+// encoded reports whether an answer's bytes are not those of its content: any field line may say so, and name several.
 func encoded(h http.Header) bool {
-	encoding := h.Get("Content-Encoding")
-	return encoding != "" && !strings.EqualFold(encoding, "identity")
+	for _, line := range h["Content-Encoding"] {
+		for coding := range strings.SplitSeq(line, ",") {
+			if coding = strings.TrimSpace(coding); coding != "" && !strings.EqualFold(coding, "identity") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func mediaType(h http.Header) string {

@@ -47,7 +47,7 @@ func (p *provider) ask(ctx context.Context, path string) (answer, error) {
 	u.RawQuery = query
 	req := (&http.Request{
 		Method: http.MethodGet, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Accept": jsonType, "User-Agent": userAgent},
+		Header: http.Header{"Accept": jsonType, "Accept-Encoding": plainCoding, "User-Agent": userAgent},
 	}).WithContext(ctx)
 	if p.engine() == AnthropicEngine || path == pathModels && p.isAnthropicHost() {
 		req.Header["Anthropic-Version"] = []string{anthropicAPIVersion}
@@ -64,6 +64,9 @@ func (p *provider) ask(ctx context.Context, path string) (answer, error) {
 	}
 	if len(body) > maxAskBytes {
 		return answer{}, fmt.Errorf("the answer to GET %s exceeds %d bytes", path, maxAskBytes)
+	}
+	if key := p.key.Load(); key != nil { // what a model is called goes to the Edge
+		body = []byte(key.mask(string(body)))
 	}
 	return answer{resp.StatusCode, body}, nil
 }

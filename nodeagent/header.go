@@ -63,12 +63,15 @@ var responsePrefixes = []string{"Openai-", "X-Ratelimit-", "Anthropic-Ratelimit-
 var (
 	jsonType  = []string{"application/json"}
 	userAgent = []string{defaultUserAgent}
+	// plainCoding is the encoding that every request to a provider asks for: without the header any would do (RFC 9110,
+	// section 12.5.3), and an answer must be searched for the provider's key and read for its usage.
+	plainCoding = []string{"identity"}
 )
 
 // requestHeader makes the header of a provider's request from what the Edge sent. Unknown names are dropped, malformed
 // values refused.
 func requestHeader(sent []*wire.Header, key *credential) (http.Header, error) {
-	h := make(http.Header, len(sent)+2)
+	h := make(http.Header, len(sent)+3)
 	values := make([]string, 0, len(sent))
 	for _, f := range sent {
 		name, ok := requestHeaders[f.GetName()]
@@ -91,6 +94,7 @@ func requestHeader(sent []*wire.Header, key *credential) (http.Header, error) {
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = userAgent
 	}
+	h["Accept-Encoding"] = plainCoding
 	key.authorize(h)
 	return h, nil
 }

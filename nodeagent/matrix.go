@@ -155,7 +155,7 @@ func (p *provider) knock(ctx context.Context, path string) (answer, error) {
 	u := p.endpoint(path)
 	req := (&http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header:        http.Header{"Accept": jsonType, "Content-Type": jsonType, "User-Agent": userAgent},
+		Header:        http.Header{"Accept": jsonType, "Accept-Encoding": plainCoding, "Content-Type": jsonType, "User-Agent": userAgent},
 		Body:          io.NopCloser(strings.NewReader(probeBody)),
 		ContentLength: int64(len(probeBody)),
 		GetBody:       func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(probeBody)), nil },

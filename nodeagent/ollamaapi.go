@@ -149,6 +149,9 @@ func (c *ollamaCall) call() execution.Terminal {
 		return c.failed(execution.CodeProviderError, err)
 	}
 	defer resp.Body.Close()
+	if c.key != nil && encoded(resp.Header) {
+		return c.failed(execution.CodeProviderError, errors.New(unsearchable))
+	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 && resp.StatusCode < 400 {
 		return c.failed(execution.CodeProviderRedirect, errors.New("the provider answered with a redirect, status "+resp.Status))
 	}
@@ -178,7 +181,7 @@ func (c *ollamaCall) request(body []byte) *http.Request {
 	u := c.p.endpoint(op.path)
 	req := (&http.Request{
 		Method: op.method, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Accept": jsonType, "User-Agent": userAgent},
+		Header: http.Header{"Accept": jsonType, "Accept-Encoding": plainCoding, "User-Agent": userAgent},
 	}).WithContext(c.ctx)
 	if op.takesBody {
 		req.Header["Content-Type"] = jsonType

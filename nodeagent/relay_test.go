@@ -187,7 +187,7 @@ func TestRequestToProvider(t *testing.T) {
 				t.Errorf("provider saw %s %s at %s, %d bytes, encoding %v", s.method, s.uri, s.host, s.length, s.encoding)
 			}
 			want := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}, "User-Agent": {"client/1"},
-				"Via": {"1.1 edge"}, "Openai-Beta": {"x"}, "Content-Length": {"204800"}}
+				"Via": {"1.1 edge"}, "Openai-Beta": {"x"}, "Accept-Encoding": {"identity"}, "Content-Length": {"204800"}}
 			if late { // a body that can't be sent twice gets a connection of its own
 				want["Connection"] = []string{"close"}
 			}

@@ -175,7 +175,7 @@ func (n *normalized) pass(buf []byte) execution.Terminal {
 		return n.passFailure(buf)
 	}
 	if encoded(e.resp.Header) {
-		return e.failed(execution.CodeProviderError, "the provider compressed its answer unasked")
+		return e.failed(execution.CodeProviderError, "the provider encoded its answer although identity was asked for")
 	}
 	size, err := e.read(buf)
 	for size == 0 && err == nil {
@@ -291,6 +291,9 @@ func (n *normalized) passFailure(buf []byte) execution.Terminal {
 	body, err := n.readBounded(buf, 0, nil)
 	if err != nil && e.ctx.Err() != nil {
 		return e.failed(execution.CodeProviderError, err.Error())
+	}
+	if encoded(e.resp.Header) {
+		body = nil
 	}
 	f := openai.ReadFailure(status, body)
 	if status == http.StatusUnauthorized || status == http.StatusForbidden {

@@ -489,6 +489,7 @@ func TestNodeEchoThreat37(t *testing.T) {
 		"no HTTP":            {false, canary + "\r\n\r\n"},
 		"redirect":           {false, "HTTP/1.1 302 " + canary + "\r\nLocation: http://127.0.0.1:1/" + canary + "\r\n\r\n"},
 		"compressed":         {false, json200 + "Content-Encoding: gzip\r\n\r\n" + echoBody},
+		"status 400, zipped": {false, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Encoding: br\r\n\r\n" + echoBody},
 		"no end":             {false, json200 + "Content-Length: 99999\r\n\r\n" + echoBody},
 		"broken in the key":  {false, json200 + "Content-Length: 99999\r\n\r\n" + echoBody[:len(canary)]},
 		"switched protocols": {false, "HTTP/1.1 101 " + canary + "\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"},
