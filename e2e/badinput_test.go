@@ -244,7 +244,7 @@ var badForms = []struct {
 	{"nothing", "", badRequest},
 	{"rubbish", "rubbish", badRequest},
 	{"no end", "--B\r\n" + formField("model", "sim-audio"), badRequest},
-	{"only the end", "--B--\r\n", badModel},
+	{"only the end", "--B--\r\n", badRequest},
 	{"no model", form(formFile), badModel},
 	{"an empty model", form(formField("model", ""), formFile), badModel},
 	{"two models", form(formField("model", "sim-audio"), formFile, formField("model", "sim-large")), badModel},
@@ -254,9 +254,9 @@ var badForms = []struct {
 	{"a model in base64", form(`Content-Disposition: form-data; name="model"`+"\r\nContent-Transfer-Encoding: base64\r\n\r\nc2ltLWF1ZGlv", formFile), badModel},
 	{"a line break in the model", form(formField("model", "sim-audio\r\nX-Evil: 1"), formFile), badModel},
 	{"an extended name", form(`Content-Disposition: form-data; name*=utf-8''model`+"\r\n\r\nsim-audio", formFile), badRequest},
-	{"two dispositions", form(`Content-Disposition: form-data; name="a"`+"\r\n"+formField("model", "sim-audio"), formFile), badRequest},
+	{"two dispositions", form(`Content-Disposition: form-data; name="a"`+"\r\n"+formField("model", "sim-audio"), formFile), refusal{400, "invalid_request_error", "a", ""}},
 	{"a part without a name", form("Content-Type: text/plain\r\n\r\nx", formField("model", "sim-audio")), badRequest},
-	{"300 parts", form(slices.Repeat([]string{formField("x", "y")}, 300)...), badRequest},
+	{"300 parts", form(slices.Repeat([]string{formField("x[]", "y")}, 300)...), badRequest},
 	{"an unknown model", form(formField("model", "nobody"), formFile), noModel},
 }
 

@@ -62,9 +62,9 @@ type exchange struct {
 	// The request, for as long as it may have to be sent again; then nil (letGo).
 	body    []byte
 	headers []*wire.Header
-	held    int64     // of the body budget
-	share   *keyShare // of the budget, of this key; never nil once the key is known
-	form    bool      // the body is a multipart form
+	held    int64        // of the body budget
+	share   *keyShare    // of the budget, of this key; never nil once the key is known
+	form    *openai.Form // what body is, where it is a multipart form; else nil
 
 	// Time. The timer runs for the earliest of what is due and is looked at when it rings, not reset at each byte.
 	started  time.Time
@@ -174,7 +174,7 @@ func (x *exchange) letGo() {
 		answer = x.norm.charged
 	}
 	x.s.bodies.give(x.share, x.held-answer)
-	x.held, x.body, x.sent, x.headers = answer, nil, sentBody{usage: x.sent.usage}, nil
+	x.held, x.body, x.form, x.sent, x.headers = answer, nil, nil, sentBody{usage: x.sent.usage}, nil
 }
 
 // giveBack gives all of the body budget back, at the end.
@@ -308,6 +308,7 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 	if err := x.begin(ticket, attempt); err != nil {
 		return nil, err
 	}
+	body, more := x.outgoing(ticket)
 	spec := tunnel.OpenSpec{
 		Open: &wire.Open{
 			RunId:     string(x.rec.id),
@@ -315,7 +316,8 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 			SessionId: x.session,
 			TimeoutMs: uint32(max(time.Until(x.deadline).Milliseconds(), 1)),
 		},
-		Body:     x.outgoing(ticket),
+		Body:     body,
+		More:     more,
 		Released: ticket.Release,
 	}
 	if ticket.Normalized {
@@ -329,12 +331,20 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 	return x.s.reg.Open(ticket.Target, spec)
 }
 
-// outgoing is the body that the ticket's target is sent, once prepare was content.
-func (x *exchange) outgoing(t *admission.Ticket) []byte {
+// outgoing is the body that the ticket's target is sent, once prepare was content: body, then the pieces in more.
+func (x *exchange) outgoing(t *admission.Ticket) (body []byte, more [][]byte) {
 	if t.Normalized {
-		return x.norm.input
+		return x.norm.input, nil
 	}
-	return x.sent.body
+	return x.sent.body, x.sent.more
+}
+
+// contentType is that of the body as a provider is sent it, whatever the client called its own.
+func (x *exchange) contentType() string {
+	if x.form != nil {
+		return x.form.ContentType()
+	}
+	return openai.TypeJSON
 }
 
 // exchangeRequest is what the Node is asked where the exchange is relayed.
@@ -368,18 +378,19 @@ func milliseconds(d time.Duration) uint32 {
 	return uint32(max(d.Milliseconds(), 1))
 }
 
-// sentBody is the body as a provider is sent it: the client's, or one with a few bytes changed.
+// sentBody is the body as a provider is sent it: the client's, or one with a few bytes changed. A form is written anew.
 type sentBody struct {
 	body  []byte
-	model string // the name in it
-	usage bool   // the usage was asked for, and is withheld
-	held  int64  // of the body budget, where body is a copy
+	more  [][]byte // what follows body; of a form, whose large parts are the client's bytes
+	model string   // the name in it
+	usage bool     // the usage was asked for, and is withheld
+	held  int64    // of the body budget, where body is a copy
 }
 
 // errBudget says that a second copy of the body has no room.
 var errBudget = errors.New("no room for the request body")
 
-// prepare makes x.sent what the ticket's provider is sent: the client's body with the model's name there, and where the
+// prepare makes x.sent what the ticket's provider is sent: a form written anew, or the client's body with the model's name there, and where the
 // client wants a stream without its usage, with the usage asked for.
 func (x *exchange) prepare(t *admission.Ticket) error {
 	if t.Normalized {
@@ -392,26 +403,39 @@ func (x *exchange) prepare(t *admission.Ticket) error {
 	x.held -= x.sent.held
 	x.s.bodies.give(x.share, x.sent.held)
 	x.sent = sentBody{body: x.body, model: t.Model, usage: usage}
+	if x.form != nil {
+		return x.prepareForm(t)
+	}
 	spec := openai.RewriteSpec{Model: t.Model, IncludeUsage: usage, Edits: x.edits}
 	grows := x.edits.Grows()
 	if !usage && t.Model == x.env.Model && grows == 0 {
 		return nil
 	}
-	n := int64(len(x.body) + len(t.Model) + grows)
-	if !x.s.bodies.take(x.share, n) {
-		return errBudget
-	}
-	x.held += n
-	x.sent.held = n
-	if x.form {
-		body, err := openai.RewriteMultipartModel(x.r.Header.Get("Content-Type"), x.body, t.Model)
-		if err != nil {
-			return err
-		}
-		x.sent.body = body
-		return nil
+	if err := x.takeForSent(len(x.body) + len(t.Model) + grows); err != nil {
+		return err
 	}
 	x.sent.body = x.env.Rewrite(x.body, spec)
+	return nil
+}
+
+// prepareForm is prepare for a form, of which nothing goes to a provider as the client framed it.
+func (x *exchange) prepareForm(t *admission.Ticket) error {
+	if err := x.takeForSent(x.form.Size(t.Model)); err != nil {
+		return err
+	}
+	pieces := x.form.Write(t.Model)
+	x.sent.body, x.sent.more = pieces[0], pieces[1:]
+	return nil
+}
+
+// takeForSent takes n bytes of the body budget for x.sent.
+func (x *exchange) takeForSent(n int) error {
+	if !x.s.bodies.take(x.share, int64(n)) {
+		x.sent = sentBody{}
+		return errBudget
+	}
+	x.held += int64(n)
+	x.sent.held = int64(n)
 	return nil
 }
 

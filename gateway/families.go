@@ -34,7 +34,7 @@ var parsers = map[openai.OpID]parser{
 
 // normalizers are the adapters that may run the request as a normalized run.
 func (x *exchange) normalizers() admission.Kinds {
-	if x.form || parsers[x.op.ID] == nil {
+	if x.form != nil || parsers[x.op.ID] == nil {
 		return 0
 	}
 	return admission.EveryKind

@@ -3,7 +3,6 @@ package gateway
 import (
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -169,20 +168,16 @@ func (s *slowReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// look finds the model in the body, and what else the Edge must know. form: it is a multipart form.
-func look(op *openai.Operation, contentType string, body []byte) (env openai.Envelope, form bool, e *openai.Error) {
-	media, _, _ := mime.ParseMediaType(contentType)
-	if contentType == "application/json" {
-		media = contentType
-	}
-	var err error
-	switch form = media == "multipart/form-data"; {
-	case form && !op.Multipart:
-		return env, form, openai.UnsupportedMediaType("application/json")
-	case form:
-		env.Model, env.Stream, err = openai.ParseMultipartModel(contentType, body)
-	case !op.JSON:
-		return env, form, openai.UnsupportedMediaType("multipart/form-data")
+// look finds the model in the body, and what else the Edge must know. form is nil unless the body is one. contentType are
+// the lines of that header.
+func look(op *openai.Operation, contentType []string, body []byte) (env openai.Envelope, form *openai.Form, e *openai.Error) {
+	isForm, boundary, err := openai.RequestBodyType(op, contentType)
+	switch {
+	case err != nil:
+	case isForm:
+		if form, err = openai.ParseForm(boundary, body); err == nil {
+			env.Model, env.Stream = form.Model, form.Stream
+		}
 	default:
 		env, err = openai.ParseEnvelope(body)
 	}
@@ -206,9 +201,8 @@ func asError(err error) *openai.Error {
 // forwarded are the request headers that travel to a provider, as net/http writes them and as they are named on the
 // wire. All else stays here: what authorises, identifies or routes (Authorization, X-Api-Key, Cookie, Host, Forwarded,
 // X-Forwarded-*), what frames (Connection, TE, Upgrade, Expect), Accept-Encoding (the Node reads what passes), and
-// x-iop-*, which are ours.
+// x-iop-*, which are ours. Content-Type is none of them: the Edge says itself how it wrote the body.
 var forwarded = [...]struct{ name, wire string }{
-	{"Content-Type", "content-type"},
 	{"Accept", "accept"},
 	{"User-Agent", "user-agent"},
 	{"Accept-Language", "accept-language"},
@@ -222,21 +216,20 @@ var forwarded = [...]struct{ name, wire string }{
 }
 
 // forwardHeaders returns what of the client's header goes to the provider. Of a header that is there twice only the
-// first goes; a value that is too long does not. The body that the Edge sends is JSON wherever no form was sent. via is
-// what Via says of the Edges that the request has come through.
-func (s *Server) forwardHeaders(h http.Header, via string) []*wire.Header {
-	room := make([]wire.Header, len(forwarded)+1)
+// first goes; a value that is too long does not. contentType is that of the body as the Edge sends it, via what Via says
+// of the Edges that the request has come through.
+func (s *Server) forwardHeaders(h http.Header, contentType, via string) []*wire.Header {
+	room := make([]wire.Header, len(forwarded)+2)
 	list := make([]*wire.Header, 0, len(room))
 	add := func(name, value string) {
 		f := &room[len(list)]
 		f.Name, f.Value = name, value
 		list = append(list, f)
 	}
+	add("content-type", contentType)
 	for i := range forwarded {
 		if v := h[forwarded[i].name]; len(v) > 0 && len(v[0]) <= maxHeaderValue {
 			add(forwarded[i].wire, v[0])
-		} else if i == 0 {
-			add("content-type", "application/json")
 		}
 	}
 	if via != "" {
@@ -275,6 +268,12 @@ func promptly(next http.Handler) http.Handler {
 // parameters finds what the route changes in the request's parameters.
 func (x *exchange) parameters() *openai.Error {
 	p := &x.route.Parameters
+	if x.form != nil {
+		if err := x.form.Plan(p.Defaults, p.Caps); err != nil {
+			return asError(err)
+		}
+		return nil
+	}
 	edits, err := x.env.Plan(x.body, x.op.ID, p.Defaults, p.Caps)
 	if err != nil {
 		return asError(err)

@@ -58,11 +58,12 @@ func (x *exchange) begin(t *admission.Ticket, attempt int) error {
 		method, path, contentType = lease.RunMethod, lease.RunPath, lease.RunType
 	}
 	rec := x.rec
+	body, more := x.outgoing(t)
 	grant, err := x.s.issuer.Begin(credential.Use{
 		Node: t.Target.Node, Generation: t.Target.Generation, Run: rec.id, Attempt: uint32(attempt),
 		Principal: execution.PrincipalID(rec.principal), Key: rec.key, Route: execution.RouteName(rec.route),
 		Slot: t.Spec.Slot, Profile: t.Spec.Profile, BaseURL: t.Spec.BaseURL,
-		Method: method, Path: path, ContentType: contentType, Body: x.outgoing(t),
+		Method: method, Path: path, ContentType: contentType, Body: body, More: more,
 		Cancel: func() { rec.cancel(execution.CodeCredentialRejected) },
 	})
 	x.grant = grant

@@ -16,7 +16,7 @@ func (x *exchange) estimate() {
 	switch p := x.env.Prompt(x.body); {
 	case p != nil:
 		x.input = openai.EstimatePrompt(p)
-	case x.form:
+	case x.form != nil:
 		x.input = openai.EstimateTokens(len(x.body) / mediaBytes)
 	default:
 		x.input = openai.EstimateTokens(len(x.body))

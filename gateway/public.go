@@ -226,7 +226,7 @@ func (x *exchange) intake() (e *openai.Error) {
 		x.affinity = &hints
 	}
 	x.deadline = x.started.Add(cmp.Or(x.route.Timeouts.Total, s.cfg.TotalTimeout))
-	x.headers = s.forwardHeaders(r.Header, via)
+	x.headers = s.forwardHeaders(r.Header, x.contentType(), via)
 	x.rec = &record{
 		id: execution.NewRunID(), requestID: x.requestID, clientID: clientRequestID(r.Header), key: x.key.ID,
 		principal: x.key.Principal(),
@@ -238,11 +238,7 @@ func (x *exchange) intake() (e *openai.Error) {
 
 // look finds out what is asked for, and what it means here.
 func (x *exchange) look() (e *openai.Error) {
-	contentType := ""
-	if v := x.r.Header["Content-Type"]; len(v) > 0 {
-		contentType = v[0]
-	}
-	if x.env, x.form, e = look(x.op, contentType, x.body); e != nil {
+	if x.env, x.form, e = look(x.op, x.r.Header["Content-Type"], x.body); e != nil {
 		return e
 	}
 	if x.op.StreamsUnlessTold() && !x.env.StreamSet {

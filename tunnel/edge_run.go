@@ -17,6 +17,9 @@ import (
 type OpenSpec struct {
 	Open *wire.Open // required; BodyLength and ExpectsLease are set by Open
 	Body []byte     // may be nil
+	// More is the rest of the body, in pieces that follow Body; or nil. It spares the caller a copy of a large body in which
+	// little is changed.
+	More [][]byte
 	// Released is called exactly once, when the run's capacity place on the Node is free again: at provider_done, at
 	// END, or when the session ends; not when only the Edge gave the run up. It is called without locks held, from
 	// any goroutine, and must return at once. Or nil.

@@ -168,11 +168,14 @@ func (s *NodeSession) Draining() bool {
 	return s.draining
 }
 
-// Open begins a run. It never blocks: OPEN and body are queued for the writer. body is kept (not copied) and must not
-// change until the run has ended. Errors: ErrSessionClosed, ErrDraining, ErrTooManyStreams, ErrNoRecipient, or an OPEN
+// Open begins a run. It never blocks: OPEN and body are queued for the writer. The body is kept (not copied) and must
+// not change until the run has ended. Errors: ErrSessionClosed, ErrDraining, ErrTooManyStreams, ErrNoRecipient, or an OPEN
 // that is over the limit of a frame: in each case nothing was sent.
 func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 	spec.Open.BodyLength = uint64(len(spec.Body))
+	for _, piece := range spec.More {
+		spec.Open.BodyLength += uint64(len(piece))
+	}
 	spec.Open.ExpectsLease = spec.Lease != nil
 	if spec.Lease != nil && s.Recipient() == nil {
 		return nil, ErrNoRecipient
@@ -204,24 +207,30 @@ func (s *NodeSession) Open(spec OpenSpec) (*Run, error) {
 	r.rx.border = r.events // no event has begun
 	s.runs[r.id] = r
 	l.metrics.Streams.Add(1)
-	r.requestLocked(payload, spec.Body)
+	r.requestLocked(payload, &spec)
 	l.wakeWriter()
 	return r, nil
 }
 
 // requestLocked queues OPEN and the body. The last of the request has the flag; a lease, if there is one, comes behind.
-func (r *Run) requestLocked(open, body []byte) {
-	last := wire.FlagLast
+func (r *Run) requestLocked(open []byte, spec *OpenSpec) {
+	r.pushLocked(sendItem{typ: wire.TypeOpen, data: open})
+	r.pushBodyLocked(spec.Body)
+	for _, piece := range spec.More {
+		r.pushBodyLocked(piece)
+	}
 	if r.seal != nil {
 		r.tx.awaits = true
-		last = 0
-	}
-	if len(body) == 0 {
-		r.pushLocked(sendItem{typ: wire.TypeOpen, flags: last, data: open})
 		return
 	}
-	r.pushLocked(sendItem{typ: wire.TypeOpen, data: open})
-	r.pushLocked(sendItem{typ: wire.TypeBody, flags: last, data: body, shared: true})
+	r.tx.queue[len(r.tx.queue)-1].flags = wire.FlagLast
+}
+
+// pushBodyLocked queues a piece of the body, if there is something in it.
+func (r *Run) pushBodyLocked(piece []byte) {
+	if len(piece) > 0 {
+		r.pushLocked(sendItem{typ: wire.TypeBody, data: piece, shared: true})
+	}
 }
 
 // Drain asks the Node to open another session; this one takes no new runs and ends when its runs have ended, or after

@@ -45,6 +45,51 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// A body in pieces arrives as one, with a lease or without; empty pieces are none.
+func TestBodyInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ks keepers
+		r := newRigWith(t, func(ctx context.Context, run *NodeRun) {
+			if run.ExpectsLease() {
+				withLease(ctx, run)
+			} else {
+				echo(ctx, run)
+			}
+		}, rigOptions{supervisor: ks.config})
+		defer r.close()
+		s := r.session()
+		large := bytes.Repeat([]byte("0123456789abcdef"), 20<<10)
+		for name, c := range map[string]struct {
+			body []byte
+			more [][]byte
+		}{
+			"one":         {large, nil},
+			"only more":   {nil, [][]byte{[]byte("a"), large, []byte("b")}},
+			"both":        {[]byte("a"), [][]byte{large, large[:1], large}},
+			"empty":       {nil, [][]byte{nil, {}}},
+			"empty ones":  {nil, [][]byte{nil, []byte("a"), {}, []byte("b"), nil}},
+			"empty first": {[]byte{}, [][]byte{[]byte("a")}},
+		} {
+			want := append(bytes.Clone(c.body), bytes.Join(c.more, nil)...)
+			spec := OpenSpec{Open: tunnelOpen(), Body: c.body, More: c.more}
+			for _, lease := range []string{"", "a lease"} {
+				if lease != "" {
+					spec.Open = tunnelOpen()
+					spec.Open.Lease = &wire.LeaseBinding{Principal: "alice", Slot: "s"}
+					spec.Lease = token(lease)
+				}
+				run, err := s.Open(spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, got, end := collect(t, run); string(got) != lease+string(want) || end.Outcome != execution.Completed {
+					t.Errorf("%s, lease %q: %d bytes of %d, %+v", name, lease, len(got), len(want), end)
+				}
+			}
+		}
+	})
+}
+
 func TestManyRunsAtOnce(t *testing.T) {
 	r := newRig(t, true, echo)
 	defer r.close()

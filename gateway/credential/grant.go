@@ -29,9 +29,11 @@ type Use struct {
 	Profile    execution.ProfileName // empty: the slot's own
 	BaseURL    lease.Target          // which of the profile's addresses; empty: the only one
 
-	// The request, as the Node gets it. Body must not change until the lease was made or the Grant has ended.
+	// The request, as the Node gets it: its body is Body and what follows it in More, which may be nil. Neither must change
+	// until the lease was made or the Grant has ended.
 	Method, Path, ContentType string
 	Body                      []byte
+	More                      [][]byte
 
 	// Cancel ends the run because its lease was withdrawn. It must return at once.
 	Cancel func()
@@ -40,7 +42,7 @@ type Use struct {
 // Grant is the right of one attempt to ask for one lease. Its methods are for any goroutine.
 type Grant struct {
 	issuer *Issuer
-	use    Use // Body is nil once the lease was asked for
+	use    Use // Body and More are nil once the lease was asked for
 
 	// Guarded by issuer.mu.
 	sealed    bool // a lease was issued
@@ -97,8 +99,8 @@ func (g *Grant) Binding() *wire.LeaseBinding {
 // Lease makes the lease. It is tunnel's OpenSpec.Lease: called once, when the request was written. The error is a
 // *RefusedError, tunnel.ErrSuperseded where the session has ended, or ctx's.
 func (g *Grant) Lease(ctx context.Context) ([]byte, error) {
-	hash := sha256.Sum256(g.use.Body)
-	g.use.Body = nil
+	hash := g.use.bodyHash()
+	g.use.Body, g.use.More = nil, nil
 	digest, err := lease.RequestDigest(g.use.Method, g.use.Path, g.use.ContentType, hash)
 	if err != nil {
 		return nil, g.refused(ReasonSeal)
@@ -116,6 +118,19 @@ func (g *Grant) Lease(ctx context.Context) ([]byte, error) {
 			return g.seal(holder, cred, digest)
 		}
 	}
+}
+
+// bodyHash is the digest of the whole body.
+func (u *Use) bodyHash() (sum [sha256.Size]byte) {
+	if len(u.More) == 0 {
+		return sha256.Sum256(u.Body)
+	}
+	h := sha256.New()
+	h.Write(u.Body)
+	for _, piece := range u.More {
+		h.Write(piece)
+	}
+	return [sha256.Size]byte(h.Sum(sum[:0]))
 }
 
 // now returns the present epoch.
