@@ -95,7 +95,7 @@ func (o operator) Nodes() []admin.Node {
 
 func nodeView(v *registry.NodeView, load map[admission.Target]int) admin.Node {
 	n := admin.Node{
-		Node: v.Node, State: "offline", Flapping: v.Flapping, LastSeen: v.LastSeen.UTC(), LastCause: v.LastCause,
+		Node: v.Node, State: "offline", Flapping: v.Flapping, Contender: v.Contender, LastSeen: v.LastSeen.UTC(), LastCause: v.LastCause,
 		Sessions: make([]admin.Session, 0, len(v.Sessions)), History: make([]admin.EndedSession, 0, len(v.Ended)),
 	}
 	for _, e := range v.Ended {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -491,6 +493,58 @@ func TestSupersede(t *testing.T) {
 		p.close()
 		e.close()
 	})
+}
+
+// TestYield: the runs of a Node whose name another process has got finish, then it is told what happened.
+func TestYield(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdgeRig(t, nil)
+		p, s := e.node("n")
+		run := open(t, s, nil)
+		p.expect(wire.TypeOpen, nil)
+		s.Yield(time.Minute, "another process took over")
+		if _, err := s.Open(OpenSpec{Open: tunnelOpen()}); !errors.Is(err, ErrDraining) {
+			t.Errorf("open: %v", err)
+		}
+		time.Sleep(30 * time.Second)
+		p.send(wire.TypeEnd, 1, &wire.End{Outcome: 1})
+		if _, _, end := collect(t, run); end.Outcome != execution.Completed {
+			t.Errorf("end %+v", end)
+		}
+		if bye := p.goodbye(); bye.Code != "session_superseded" || bye.Message != "another process took over" {
+			t.Errorf("goodbye %v", bye)
+		}
+		if n := e.acc.Metrics().Supersessions.Load(); n != 1 {
+			t.Errorf("%d supersessions are counted", n)
+		}
+		p.close()
+		e.close()
+	})
+}
+
+// TestNotice: the Node logs what the Edge wants its operator to know, and the session goes on.
+func TestNotice(t *testing.T) {
+	e := newEdgeRig(t, nil)
+	p, s := e.node("n")
+	s.Notify("name_contested", "two\u202e processes")
+	var n wire.Notice
+	if f := p.expect(wire.TypeNotice, &n); f.Flags != wire.FlagIgnorable || n.Code != "name_contested" || n.Message != "two\uFFFD processes" {
+		t.Errorf("%+v %v", f, &n)
+	}
+	p.close()
+	e.close()
+
+	var log bytes.Buffer // read once the Node has stopped
+	node := newNodeRig(t, func(context.Context, *NodeRun) {}, func(c *SupervisorConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	q := node.online(1)
+	q.raw(q.frame(wire.TypeNotice, wire.FlagIgnorable, 0, []byte("\x0a\x03odd\x12\x05a\nb c")))
+	q.send(wire.TypeHeartbeat, 0, &wire.Heartbeat{Id: 1})
+	q.expect(wire.TypeHeartbeatAck, nil)
+	q.close()
+	node.close()
+	if text := log.String(); !strings.Contains(text, "code=odd") || strings.Contains(text, "a\nb") || !strings.Contains(text, "level=WARN") {
+		t.Errorf("the log has %q", text)
+	}
 }
 
 // A body that was not read is no obstacle to a drain.

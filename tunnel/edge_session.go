@@ -100,7 +100,8 @@ type NodeSession struct {
 	online      bool // Directory.Ready was content
 	draining    bool // no Open
 	pending     *NodeInfo
-	leaving     bool // this end drains: the session ends with its last run
+	leaving     bool      // this end drains: the session ends with its last run
+	lastWord    *EndError // how it ends then, or nil: as drained
 	drainTimer  *time.Timer
 	commands    map[uint64]chan *wire.CommandResult
 	lastCommand uint64
@@ -261,6 +262,28 @@ func (s *NodeSession) Supersede(deadline time.Duration) {
 		s.draining = true
 		s.endAfterLocked(deadline)
 	}
+}
+
+// Yield is Supersede for a session whose Node's name another process has got: the Node is told so when the session ends.
+func (s *NodeSession) Yield(deadline time.Duration, message string) {
+	s.link.mu.Lock()
+	s.lastWord = &EndError{Code: goodbyeSuperseded, Message: message, Run: execution.CodeSessionSuperseded}
+	s.link.mu.Unlock()
+	s.Supersede(deadline)
+}
+
+// Notify tells the Node something that its operator should know: a code of the closed set in wire.Notice and a sentence.
+// It never blocks. An older Node does not hear it.
+func (s *NodeSession) Notify(code, message string) {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	if s.link.end == nil && s.online {
+		s.noticeLocked(code, message)
+	}
+}
+
+func (s *NodeSession) noticeLocked(code, message string) {
+	s.link.ignorableLocked(wire.TypeNotice, &wire.Notice{Code: truncate(code, maxCodeBytes), Message: truncate(message, maxMessageBytes)})
 }
 
 // endAfterLocked ends the session with its last run, now if there is none, or at the deadline. Only the Edge can do
@@ -556,9 +579,11 @@ func (s *NodeSession) idleLocked() {
 	}
 	s.idle.tell()
 	if s.leaving && s.link.end == nil {
-		s.link.after = append(s.link.after, func() {
-			s.link.fail(&EndError{Code: goodbyeDrained, Message: "every run of the drained session has ended"})
-		})
+		end := s.lastWord
+		if end == nil {
+			end = &EndError{Code: goodbyeDrained, Message: "every run of the drained session has ended"}
+		}
+		s.link.after = append(s.link.after, func() { s.link.fail(end) })
 	}
 }
 

@@ -99,6 +99,8 @@ func (s *nodeSession) sessionFrameLocked(h wire.FrameHeader, payload []byte) err
 		return s.drainFrameLocked(payload)
 	case wire.TypeCommand:
 		return s.commandLocked(payload)
+	case wire.TypeNotice:
+		return s.noticeLocked(payload)
 	case wire.TypeRevoke:
 		return s.revokeLocked(payload)
 	default:
@@ -132,6 +134,17 @@ func (s *nodeSession) drainFrameLocked(payload []byte) error {
 		s.drain = &d
 		close(s.drainAsked)
 	}
+	return nil
+}
+
+// noticeLocked passes on what the Edge wants the Node's operator to know.
+func (s *nodeSession) noticeLocked(payload []byte) error {
+	var n wire.Notice
+	if err := proto.Unmarshal(payload, &n); err != nil {
+		return protocolError("NOTICE: %w", err)
+	}
+	code, message := truncate(n.Code, maxCodeBytes), truncate(n.Message, maxMessageBytes)
+	s.link.after = append(s.link.after, func() { s.link.log.Warn("tunnel: the Edge says", "code", code, "message", message) })
 	return nil
 }
 

@@ -184,7 +184,7 @@ func TestIgnorableFrames(t *testing.T) {
 	p.raw(p.frame(200, wire.FlagIgnorable, 0, []byte("new")))
 	p.raw(p.frame(255, wire.FlagIgnorable, 1, []byte("new")))
 	p.send(wire.TypeHead, 1, &wire.Head{Status: 200})
-	p.raw(p.frame(23, wire.FlagIgnorable, 1, nil))
+	p.raw(p.frame(199, wire.FlagIgnorable, 1, nil))
 	p.sendBytes(wire.TypeBody, 1, []byte("old"))
 	p.send(wire.TypeEnd, 1, &wire.End{Outcome: 1})
 	if _, body, end := collect(t, run); string(body) != "old" || end.Outcome != execution.Completed {

@@ -26,6 +26,7 @@ const (
 	backoffMax      = 30 * time.Second
 	steadyAfter     = 60 * time.Second // a session that held so long resets the backoff
 	refusedWait     = 30 * time.Second // after a refusal that only an operator can mend
+	contestedWait   = 10 * time.Second // after one because another process has the name: it may end at any time
 	clockTick       = 2 * time.Second
 	clockJump       = 10 * time.Second
 	drainTryDefault = 30 * time.Second
@@ -263,6 +264,8 @@ func refusedPause(r *Refusal) time.Duration {
 	switch r.Code {
 	case "draining", "unavailable", "stale_generation":
 		return max(r.RetryAfter, jitter(backoffBase))
+	case "flapping":
+		return max(r.RetryAfter, contestedWait/2+jitter(contestedWait/2))
 	default:
 		return max(r.RetryAfter, refusedWait/2+jitter(refusedWait/2))
 	}

@@ -334,6 +334,15 @@ func (l *link) urgentLocked(typ wire.Type, s *stream, m proto.Message) {
 	l.urgentPayloadLocked(typ, s, payload)
 }
 
+// ignorableLocked is urgentLocked for a session frame that an older peer may ignore.
+func (l *link) ignorableLocked(typ wire.Type, m proto.Message) {
+	before := len(l.urgent)
+	l.urgentLocked(typ, nil, m)
+	if len(l.urgent) > before {
+		l.urgent[before].flags = wire.FlagIgnorable
+	}
+}
+
 func (l *link) urgentPayloadLocked(typ wire.Type, s *stream, payload []byte) {
 	l.urgent = append(l.urgent, urgentFrame{typ: typ, stream: s, payload: payload})
 	l.wakeWriter()

@@ -79,7 +79,7 @@ func askNode(cmd *cobra.Command, o *operator, name string) (*nodeDetails, error)
 func printNode(w io.Writer, d *nodeDetails) error {
 	state := d.Node.State
 	if d.Node.Flapping {
-		state += ", flapping"
+		state += ", flapping: another process of this name at " + onTerminal(cmp.Or(d.Node.Contender, "an unknown address"))
 	}
 	if d.Capabilities == nil {
 		_, err := fmt.Fprintf(w, "%s  %s, last seen %s ago: %s\n", d.Node.Node, state, ago(&d.Node.LastSeen), cmp.Or(onTerminal(d.Node.LastCause), "no reason is known"))

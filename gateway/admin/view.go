@@ -108,6 +108,7 @@ type Node struct {
 	Node      execution.NodeID `json:"node"`
 	State     string           `json:"state"` // "online", "draining", "drained", "offline"
 	Flapping  bool             `json:"flapping"`
+	Contender string           `json:"contender,omitempty"` // address of the other process that asks for the name
 	LastSeen  time.Time        `json:"last_seen"`
 	LastCause string           `json:"last_cause,omitempty"` // why the last session ended
 	Sessions  []Session        `json:"sessions"`             // the current one first

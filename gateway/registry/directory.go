@@ -88,7 +88,7 @@ func (r *Registry) register(ctx context.Context, s Session) (execution.Generatio
 	if err != nil {
 		return 0, err
 	}
-	contested, err := r.contest(ctx, s)
+	dead, err := r.contest(ctx, s)
 	if err != nil {
 		return 0, err
 	}
@@ -96,7 +96,7 @@ func (r *Registry) register(ctx context.Context, s Session) (execution.Generatio
 	if err != nil {
 		return 0, err
 	}
-	r.enter(&session{s: s, gen: gen, contested: contested, managed: managed})
+	r.enter(&session{s: s, gen: gen, dead: dead, managed: managed})
 	if managed == nil {
 		return gen, nil
 	}
@@ -136,58 +136,6 @@ func (r *Registry) forget(node execution.NodeID, gen execution.Generation) {
 	delete(r.nodes[node].sessions, gen)
 }
 
-// contest returns the boot id of a living incumbent of the same name, empty if there is none. Two processes that took
-// the name from each other too often are told so: the newcomer is refused.
-func (r *Registry) contest(ctx context.Context, s Session) (string, error) {
-	r.mu.Lock()
-	n := r.nodes[s.Node()]
-	if n == nil || n.current == nil || n.current.s.BootID() == s.BootID() {
-		r.mu.Unlock()
-		return "", nil
-	}
-	incumbent := n.current.s
-	r.mu.Unlock()
-	if outranks(s, incumbent) {
-		return "", nil
-	}
-
-	probe, cancel := context.WithTimeout(ctx, probeWait)
-	defer cancel()
-	if incumbent.Probe(probe) != nil {
-		return "", ctx.Err()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	if n.fightsLocked(now, incumbent.BootID(), s.BootID()) < flapLimit {
-		return incumbent.BootID(), nil
-	}
-	n.flapping = now.Add(flapWindow)
-	r.flapped.Add(1)
-	r.log.Warn("two processes use the same node name", "node", s.Node(), "remote", s.RemoteAddr(), "incumbent", incumbent.RemoteAddr())
-	return "", &tunnel.Refusal{
-		Code:       "flapping",
-		Message:    fmt.Sprintf("another process with the node name %q is connected from %s, and both took the name from each other %d times in a minute: give each Node a name of its own", s.Node(), incumbent.RemoteAddr(), flapLimit),
-		RetryAfter: flapRetryAfter,
-	}
-}
-
-// fightsLocked counts the supersessions between two boot ids in the last flapWindow, and forgets older ones.
-func (n *node) fightsLocked(now time.Time, a, b string) (count int) {
-	kept := n.fights[:0]
-	for _, f := range n.fights {
-		if now.Sub(f.at) >= flapWindow {
-			continue
-		}
-		kept = append(kept, f)
-		if f.a == min(a, b) && f.b == max(a, b) {
-			count++
-		}
-	}
-	n.fights = kept
-	return count
-}
-
 // Ready makes the session the Node's current one. The former drains if the newcomer says that it replaces it in the
 // same process; otherwise it is fenced.
 func (r *Registry) Ready(ns *tunnel.NodeSession) error { return r.readied(ns.Node(), ns.Generation()) }
@@ -205,30 +153,24 @@ func (r *Registry) readied(id execution.NodeID, gen execution.Generation) error 
 	}
 	e := n.sessions[gen]
 	former := n.current
+	if former != nil && n.defendsLocked(former, e) {
+		refusal := r.contestedLocked(n, former, e.s)
+		r.mu.Unlock()
+		return refusal
+	}
 	n.current, n.ready = e, gen
-	replaces := former != nil && former.s.BootID() == e.s.BootID() && e.s.Replaces() == former.gen
+	var end func()
 	if former != nil {
+		end = n.endOfLocked(former, e)
 		former.draining = true
-		if e.contested != "" && e.contested == former.s.BootID() && len(n.fights) < maxSupersessions {
-			a, b := former.s.BootID(), e.s.BootID()
-			n.fights = append(n.fights, fight{at: time.Now(), a: min(a, b), b: max(a, b)})
-		}
 	}
 	if n.drained != e.s.BootID() {
 		n.drained = "" // the operator drained a process that is no more
 	}
 	r.mu.Unlock()
-	if former == nil {
-		return nil
-	}
-	r.adm.Withdraw(id, former.gen)
-	switch {
-	case outranks(e.s, former.s):
-		former.s.Refuse(reserved())
-	case replaces:
-		former.s.Supersede(replacedDeadline)
-	default:
-		former.s.Fence(execution.CodeSessionSuperseded, "a newer session of this node took over")
+	if former != nil {
+		r.adm.Withdraw(id, former.gen)
+		end()
 	}
 	return nil
 }
@@ -273,13 +215,15 @@ func (r *Registry) offerLocked(id execution.NodeID, gen execution.Generation) {
 }
 
 // Draining keeps new runs away from the session.
-func (r *Registry) Draining(ns *tunnel.NodeSession) {
+func (r *Registry) Draining(ns *tunnel.NodeSession) { r.draining(ns.Node(), ns.Generation()) }
+
+func (r *Registry) draining(id execution.NodeID, gen execution.Generation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n := r.nodes[ns.Node()]; n != nil && n.sessions[ns.Generation()] != nil {
-		n.sessions[ns.Generation()].draining = true
+	if n := r.nodes[id]; n != nil && n.sessions[gen] != nil {
+		n.sessions[gen].draining = true
 	}
-	r.adm.Withdraw(ns.Node(), ns.Generation())
+	r.adm.Withdraw(id, gen)
 	r.changed()
 }
 

@@ -43,6 +43,8 @@ type Session interface {
 	Open(spec tunnel.OpenSpec) (Run, error)
 	Probe(ctx context.Context) error
 	Supersede(deadline time.Duration)
+	Yield(deadline time.Duration, message string)
+	Notify(code, message string)
 	Fence(code execution.Code, message string)
 	Refuse(refusal *tunnel.Refusal)
 	// Managed mode.
@@ -79,16 +81,14 @@ func (s local) Open(spec tunnel.OpenSpec) (Run, error) {
 	return run, nil
 }
 
-// Constants of the contract; see WIRE.md, rules 8 and 9.
+// Constants of the contract (section 3 of the wire contract, two processes of one name).
 const (
-	probeWait        = 5 * time.Second // for the incumbent's answer
-	flapWindow       = time.Minute
-	flapLimit        = 6 // supersessions between two boot ids in flapWindow
-	flapRetryAfter   = time.Minute
+	probeWait        = 5 * time.Second  // for the incumbent's answer
+	flapWindow       = time.Minute      // how long a fight lasts after each sign of it; Nodes ask again sooner
+	flapRetryAfter   = 5 * time.Second  // soon: the incumbent may end at any time
 	replacedDeadline = 30 * time.Minute // for the runs of a session that another one replaced
 	maxOfflineNodes  = 4096             // remembered for the operator
 	maxModelsListed  = 100_000          // over all Nodes
-	maxSupersessions = 256              // remembered for one Node
 	maxModelIDLength = 512
 	maxEndedSessions = 20 // remembered of one Node
 )
@@ -127,27 +127,23 @@ type node struct {
 	sessions  map[execution.Generation]*session
 	ready     execution.Generation // the greatest that ever was READY
 	drained   string               // the boot id that the operator drained; empty for none
-	fights    []fight              // supersessions of a living session in the last flapWindow
-	flapping  time.Time            // until then newcomers were refused; zero if never
+	contested time.Time            // two living processes ask for the name: until then whoever has it keeps it; zero if never
+	flapping  time.Time            // until then it shows that a newcomer was refused; zero if never
+	contender string               // the address of the last newcomer that was refused
+	notified  time.Time            // when the incumbent was last told
 	lastSeen  time.Time
 	lastCause string
 	ended     []EndedSession // the latest last; at most maxEndedSessions
 }
 
-// fight is one supersession of a session that was alive: two processes use one name.
-type fight struct {
-	at   time.Time
-	a, b string // boot ids, the smaller first
-}
-
 // session is one session and what the registry decided about it. Guarded by Registry.mu, but for s.
 type session struct {
-	s         Session
-	gen       execution.Generation
-	contested string // the boot id of a living incumbent that was found at registration
-	online    bool
-	draining  bool
-	managed   *credentials // nil in token mode
+	s        Session
+	gen      execution.Generation
+	dead     *session // of another process: it had the name and did not answer when this one registered; or nil
+	online   bool
+	draining bool
+	managed  *credentials // nil in token mode
 }
 
 // New returns an empty Registry.

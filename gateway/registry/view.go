@@ -90,8 +90,9 @@ func betterKnown(a, b *tunnel.ModelDetails) *tunnel.ModelDetails {
 // NodeView is one Node as an operator sees it.
 type NodeView struct {
 	Node      execution.NodeID
-	Drained   bool // by the operator
-	Flapping  bool // a second process of the same name was refused in the last minute
+	Drained   bool   // by the operator
+	Flapping  bool   // a second process of the same name was refused in the last minute
+	Contender string // its address; empty if there is none
 	LastSeen  time.Time
 	LastCause string         // why the last session ended
 	Sessions  []SessionView  // the current one first
@@ -135,6 +136,9 @@ func (r *Registry) Nodes() []NodeView {
 			LastSeen: n.lastSeen, LastCause: n.lastCause, Ended: slices.Clone(n.ended),
 		}
 		slices.Reverse(v.Ended)
+		if v.Flapping {
+			v.Contender = n.contender
+		}
 		for _, e := range n.sessions {
 			v.Sessions = append(v.Sessions, e.view(n.current == e))
 			v.LastSeen = now

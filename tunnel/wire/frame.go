@@ -66,13 +66,14 @@ const (
 	TypeWindow
 	TypeCancel
 	TypeEnd
+	TypeNotice
 	typeLimit
 )
 
 var typeNames = [...]string{
 	"", "REGISTER", "REGISTERED", "READY", "READY_ACK", "HEARTBEAT", "HEARTBEAT_ACK", "REFRESH", "COMMAND",
 	"COMMAND_RESULT", "REVOKE", "REVOKE_ACK", "DRAIN", "GOODBYE", "OPEN", "LEASE", "PHASE", "HEAD", "BODY", "EVENT",
-	"WINDOW", "CANCEL", "END",
+	"WINDOW", "CANCEL", "END", "NOTICE",
 }
 
 // String returns the type's name in the contract.
@@ -87,10 +88,10 @@ func (t Type) String() string {
 func (t Type) Known() bool { return t > 0 && t < typeLimit }
 
 // OnSession reports whether t belongs on stream 0. WINDOW belongs on both.
-func (t Type) OnSession() bool { return t <= TypeGoodbye || t == TypeWindow }
+func (t Type) OnSession() bool { return t <= TypeGoodbye || t == TypeWindow || t == TypeNotice }
 
 // OnRun reports whether t belongs on a run's stream.
-func (t Type) OnRun() bool { return t >= TypeOpen && t < typeLimit }
+func (t Type) OnRun() bool { return t >= TypeOpen && t <= TypeEnd }
 
 // Flags qualify a frame.
 type Flags uint8

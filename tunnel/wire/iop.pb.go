@@ -1983,6 +1983,59 @@ func (x *Goodbye) GetMessage() string {
 	return ""
 }
 
+// Notice tells a Node something that its operator should know (NOTICE). Codes: name_contested.
+type Notice struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notice) Reset() {
+	*x = Notice{}
+	mi := &file_iop_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notice) ProtoMessage() {}
+
+func (x *Notice) ProtoReflect() protoreflect.Message {
+	mi := &file_iop_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notice.ProtoReflect.Descriptor instead.
+func (*Notice) Descriptor() ([]byte, []int) {
+	return file_iop_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Notice) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Notice) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Open begins a run (OPEN). Its body follows in BODY frames.
 type Open struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -2009,7 +2062,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_iop_proto_msgTypes[24]
+	mi := &file_iop_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2074,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[24]
+	mi := &file_iop_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2087,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{24}
+	return file_iop_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Open) GetRunId() string {
@@ -2155,7 +2208,7 @@ type LeaseBinding struct {
 
 func (x *LeaseBinding) Reset() {
 	*x = LeaseBinding{}
-	mi := &file_iop_proto_msgTypes[25]
+	mi := &file_iop_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2220,7 @@ func (x *LeaseBinding) String() string {
 func (*LeaseBinding) ProtoMessage() {}
 
 func (x *LeaseBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[25]
+	mi := &file_iop_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2233,7 @@ func (x *LeaseBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseBinding.ProtoReflect.Descriptor instead.
 func (*LeaseBinding) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{25}
+	return file_iop_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LeaseBinding) GetPrincipal() string {
@@ -2235,7 +2288,7 @@ type ProviderTunnelRequest struct {
 
 func (x *ProviderTunnelRequest) Reset() {
 	*x = ProviderTunnelRequest{}
-	mi := &file_iop_proto_msgTypes[26]
+	mi := &file_iop_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2247,7 +2300,7 @@ func (x *ProviderTunnelRequest) String() string {
 func (*ProviderTunnelRequest) ProtoMessage() {}
 
 func (x *ProviderTunnelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[26]
+	mi := &file_iop_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2260,7 +2313,7 @@ func (x *ProviderTunnelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProviderTunnelRequest.ProtoReflect.Descriptor instead.
 func (*ProviderTunnelRequest) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{26}
+	return file_iop_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ProviderTunnelRequest) GetProvider() string {
@@ -2344,7 +2397,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_iop_proto_msgTypes[27]
+	mi := &file_iop_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2356,7 +2409,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[27]
+	mi := &file_iop_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2369,7 +2422,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{27}
+	return file_iop_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RunRequest) GetProvider() string {
@@ -2433,7 +2486,7 @@ type OllamaRequest struct {
 
 func (x *OllamaRequest) Reset() {
 	*x = OllamaRequest{}
-	mi := &file_iop_proto_msgTypes[28]
+	mi := &file_iop_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2498,7 @@ func (x *OllamaRequest) String() string {
 func (*OllamaRequest) ProtoMessage() {}
 
 func (x *OllamaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[28]
+	mi := &file_iop_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2511,7 @@ func (x *OllamaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OllamaRequest.ProtoReflect.Descriptor instead.
 func (*OllamaRequest) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{28}
+	return file_iop_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *OllamaRequest) GetProvider() string {
@@ -2490,7 +2543,7 @@ type ProviderTunnelFrame struct {
 
 func (x *ProviderTunnelFrame) Reset() {
 	*x = ProviderTunnelFrame{}
-	mi := &file_iop_proto_msgTypes[29]
+	mi := &file_iop_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2555,7 @@ func (x *ProviderTunnelFrame) String() string {
 func (*ProviderTunnelFrame) ProtoMessage() {}
 
 func (x *ProviderTunnelFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[29]
+	mi := &file_iop_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2568,7 @@ func (x *ProviderTunnelFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProviderTunnelFrame.ProtoReflect.Descriptor instead.
 func (*ProviderTunnelFrame) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{29}
+	return file_iop_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ProviderTunnelFrame) GetKind() isProviderTunnelFrame_Kind {
@@ -2585,7 +2638,7 @@ type Head struct {
 
 func (x *Head) Reset() {
 	*x = Head{}
-	mi := &file_iop_proto_msgTypes[30]
+	mi := &file_iop_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2650,7 @@ func (x *Head) String() string {
 func (*Head) ProtoMessage() {}
 
 func (x *Head) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[30]
+	mi := &file_iop_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2663,7 @@ func (x *Head) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Head.ProtoReflect.Descriptor instead.
 func (*Head) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{30}
+	return file_iop_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Head) GetStatus() uint32 {
@@ -2649,7 +2702,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_iop_proto_msgTypes[31]
+	mi := &file_iop_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +2714,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[31]
+	mi := &file_iop_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +2727,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{31}
+	return file_iop_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RunEvent) GetKind() isRunEvent_Kind {
@@ -2847,7 +2900,7 @@ type TextDelta struct {
 
 func (x *TextDelta) Reset() {
 	*x = TextDelta{}
-	mi := &file_iop_proto_msgTypes[32]
+	mi := &file_iop_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2859,7 +2912,7 @@ func (x *TextDelta) String() string {
 func (*TextDelta) ProtoMessage() {}
 
 func (x *TextDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[32]
+	mi := &file_iop_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2872,7 +2925,7 @@ func (x *TextDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextDelta.ProtoReflect.Descriptor instead.
 func (*TextDelta) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{32}
+	return file_iop_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TextDelta) GetText() string {
@@ -2916,7 +2969,7 @@ type ToolCallDelta struct {
 
 func (x *ToolCallDelta) Reset() {
 	*x = ToolCallDelta{}
-	mi := &file_iop_proto_msgTypes[33]
+	mi := &file_iop_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +2981,7 @@ func (x *ToolCallDelta) String() string {
 func (*ToolCallDelta) ProtoMessage() {}
 
 func (x *ToolCallDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[33]
+	mi := &file_iop_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +2994,7 @@ func (x *ToolCallDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallDelta.ProtoReflect.Descriptor instead.
 func (*ToolCallDelta) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{33}
+	return file_iop_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ToolCallDelta) GetIndex() uint32 {
@@ -2983,7 +3036,7 @@ type Finish struct {
 
 func (x *Finish) Reset() {
 	*x = Finish{}
-	mi := &file_iop_proto_msgTypes[34]
+	mi := &file_iop_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3048,7 @@ func (x *Finish) String() string {
 func (*Finish) ProtoMessage() {}
 
 func (x *Finish) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[34]
+	mi := &file_iop_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3061,7 @@ func (x *Finish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finish.ProtoReflect.Descriptor instead.
 func (*Finish) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{34}
+	return file_iop_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Finish) GetReason() string {
@@ -3038,7 +3091,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_iop_proto_msgTypes[35]
+	mi := &file_iop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3050,7 +3103,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[35]
+	mi := &file_iop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3063,7 +3116,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{35}
+	return file_iop_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Started) GetId() string {
@@ -3112,7 +3165,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_iop_proto_msgTypes[36]
+	mi := &file_iop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3177,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[36]
+	mi := &file_iop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3190,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{36}
+	return file_iop_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Failure) GetStatus() uint32 {
@@ -3204,7 +3257,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_iop_proto_msgTypes[37]
+	mi := &file_iop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3216,7 +3269,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[37]
+	mi := &file_iop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3229,7 +3282,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{37}
+	return file_iop_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Usage) GetInput() int64 {
@@ -3278,7 +3331,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_iop_proto_msgTypes[38]
+	mi := &file_iop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +3343,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[38]
+	mi := &file_iop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +3356,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{38}
+	return file_iop_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Cancel) GetCode() uint32 {
@@ -3341,7 +3394,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_iop_proto_msgTypes[39]
+	mi := &file_iop_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3353,7 +3406,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_iop_proto_msgTypes[39]
+	mi := &file_iop_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3366,7 +3419,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_iop_proto_rawDescGZIP(), []int{39}
+	return file_iop_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *End) GetOutcome() uint32 {
@@ -3595,6 +3648,9 @@ const file_iop_proto_rawDesc = "" +
 	"deadlineMs\"7\n" +
 	"\aGoodbye\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"6\n" +
+	"\x06Notice\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\xae\x03\n" +
 	"\x04Open\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
@@ -3734,7 +3790,7 @@ func file_iop_proto_rawDescGZIP() []byte {
 }
 
 var file_iop_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_iop_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_iop_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_iop_proto_goTypes = []any{
 	(Health)(0),                    // 0: iop.tunnel.v1.Health
 	(RunPhase)(0),                  // 1: iop.tunnel.v1.RunPhase
@@ -3762,32 +3818,33 @@ var file_iop_proto_goTypes = []any{
 	(*RevokeAck)(nil),              // 23: iop.tunnel.v1.RevokeAck
 	(*Drain)(nil),                  // 24: iop.tunnel.v1.Drain
 	(*Goodbye)(nil),                // 25: iop.tunnel.v1.Goodbye
-	(*Open)(nil),                   // 26: iop.tunnel.v1.Open
-	(*LeaseBinding)(nil),           // 27: iop.tunnel.v1.LeaseBinding
-	(*ProviderTunnelRequest)(nil),  // 28: iop.tunnel.v1.ProviderTunnelRequest
-	(*RunRequest)(nil),             // 29: iop.tunnel.v1.RunRequest
-	(*OllamaRequest)(nil),          // 30: iop.tunnel.v1.OllamaRequest
-	(*ProviderTunnelFrame)(nil),    // 31: iop.tunnel.v1.ProviderTunnelFrame
-	(*Head)(nil),                   // 32: iop.tunnel.v1.Head
-	(*RunEvent)(nil),               // 33: iop.tunnel.v1.RunEvent
-	(*TextDelta)(nil),              // 34: iop.tunnel.v1.TextDelta
-	(*ToolCallDelta)(nil),          // 35: iop.tunnel.v1.ToolCallDelta
-	(*Finish)(nil),                 // 36: iop.tunnel.v1.Finish
-	(*Started)(nil),                // 37: iop.tunnel.v1.Started
-	(*Failure)(nil),                // 38: iop.tunnel.v1.Failure
-	(*Usage)(nil),                  // 39: iop.tunnel.v1.Usage
-	(*Cancel)(nil),                 // 40: iop.tunnel.v1.Cancel
-	(*End)(nil),                    // 41: iop.tunnel.v1.End
-	nil,                            // 42: iop.tunnel.v1.RegisterRequest.LabelsEntry
-	nil,                            // 43: iop.tunnel.v1.EdgeConfig.MinimumRevisionsEntry
+	(*Notice)(nil),                 // 26: iop.tunnel.v1.Notice
+	(*Open)(nil),                   // 27: iop.tunnel.v1.Open
+	(*LeaseBinding)(nil),           // 28: iop.tunnel.v1.LeaseBinding
+	(*ProviderTunnelRequest)(nil),  // 29: iop.tunnel.v1.ProviderTunnelRequest
+	(*RunRequest)(nil),             // 30: iop.tunnel.v1.RunRequest
+	(*OllamaRequest)(nil),          // 31: iop.tunnel.v1.OllamaRequest
+	(*ProviderTunnelFrame)(nil),    // 32: iop.tunnel.v1.ProviderTunnelFrame
+	(*Head)(nil),                   // 33: iop.tunnel.v1.Head
+	(*RunEvent)(nil),               // 34: iop.tunnel.v1.RunEvent
+	(*TextDelta)(nil),              // 35: iop.tunnel.v1.TextDelta
+	(*ToolCallDelta)(nil),          // 36: iop.tunnel.v1.ToolCallDelta
+	(*Finish)(nil),                 // 37: iop.tunnel.v1.Finish
+	(*Started)(nil),                // 38: iop.tunnel.v1.Started
+	(*Failure)(nil),                // 39: iop.tunnel.v1.Failure
+	(*Usage)(nil),                  // 40: iop.tunnel.v1.Usage
+	(*Cancel)(nil),                 // 41: iop.tunnel.v1.Cancel
+	(*End)(nil),                    // 42: iop.tunnel.v1.End
+	nil,                            // 43: iop.tunnel.v1.RegisterRequest.LabelsEntry
+	nil,                            // 44: iop.tunnel.v1.EdgeConfig.MinimumRevisionsEntry
 }
 var file_iop_proto_depIdxs = []int32{
-	42, // 0: iop.tunnel.v1.RegisterRequest.labels:type_name -> iop.tunnel.v1.RegisterRequest.LabelsEntry
+	43, // 0: iop.tunnel.v1.RegisterRequest.labels:type_name -> iop.tunnel.v1.RegisterRequest.LabelsEntry
 	4,  // 1: iop.tunnel.v1.RegisterRequest.providers:type_name -> iop.tunnel.v1.Provider
 	0,  // 2: iop.tunnel.v1.Provider.health:type_name -> iop.tunnel.v1.Health
 	6,  // 3: iop.tunnel.v1.RegisterResponse.config:type_name -> iop.tunnel.v1.EdgeConfig
 	7,  // 4: iop.tunnel.v1.RegisterResponse.refusal:type_name -> iop.tunnel.v1.Refusal
-	43, // 5: iop.tunnel.v1.EdgeConfig.minimum_revisions:type_name -> iop.tunnel.v1.EdgeConfig.MinimumRevisionsEntry
+	44, // 5: iop.tunnel.v1.EdgeConfig.minimum_revisions:type_name -> iop.tunnel.v1.EdgeConfig.MinimumRevisionsEntry
 	13, // 6: iop.tunnel.v1.Refresh.node:type_name -> iop.tunnel.v1.NodeRefresh
 	6,  // 7: iop.tunnel.v1.Refresh.edge:type_name -> iop.tunnel.v1.EdgeConfig
 	15, // 8: iop.tunnel.v1.Refresh.ack:type_name -> iop.tunnel.v1.RefreshAck
@@ -3799,25 +3856,25 @@ var file_iop_proto_depIdxs = []int32{
 	21, // 14: iop.tunnel.v1.CommandResult.transport_status:type_name -> iop.tunnel.v1.TransportStatus
 	4,  // 15: iop.tunnel.v1.Capabilities.providers:type_name -> iop.tunnel.v1.Provider
 	14, // 16: iop.tunnel.v1.Capabilities.models:type_name -> iop.tunnel.v1.Model
-	27, // 17: iop.tunnel.v1.Open.lease:type_name -> iop.tunnel.v1.LeaseBinding
-	28, // 18: iop.tunnel.v1.Open.provider_tunnel:type_name -> iop.tunnel.v1.ProviderTunnelRequest
-	29, // 19: iop.tunnel.v1.Open.run:type_name -> iop.tunnel.v1.RunRequest
-	30, // 20: iop.tunnel.v1.Open.ollama:type_name -> iop.tunnel.v1.OllamaRequest
+	28, // 17: iop.tunnel.v1.Open.lease:type_name -> iop.tunnel.v1.LeaseBinding
+	29, // 18: iop.tunnel.v1.Open.provider_tunnel:type_name -> iop.tunnel.v1.ProviderTunnelRequest
+	30, // 19: iop.tunnel.v1.Open.run:type_name -> iop.tunnel.v1.RunRequest
+	31, // 20: iop.tunnel.v1.Open.ollama:type_name -> iop.tunnel.v1.OllamaRequest
 	2,  // 21: iop.tunnel.v1.ProviderTunnelRequest.headers:type_name -> iop.tunnel.v1.Header
 	2,  // 22: iop.tunnel.v1.RunRequest.headers:type_name -> iop.tunnel.v1.Header
-	32, // 23: iop.tunnel.v1.ProviderTunnelFrame.head:type_name -> iop.tunnel.v1.Head
-	41, // 24: iop.tunnel.v1.ProviderTunnelFrame.end:type_name -> iop.tunnel.v1.End
+	33, // 23: iop.tunnel.v1.ProviderTunnelFrame.head:type_name -> iop.tunnel.v1.Head
+	42, // 24: iop.tunnel.v1.ProviderTunnelFrame.end:type_name -> iop.tunnel.v1.End
 	2,  // 25: iop.tunnel.v1.Head.headers:type_name -> iop.tunnel.v1.Header
-	34, // 26: iop.tunnel.v1.RunEvent.text:type_name -> iop.tunnel.v1.TextDelta
-	34, // 27: iop.tunnel.v1.RunEvent.reasoning:type_name -> iop.tunnel.v1.TextDelta
-	35, // 28: iop.tunnel.v1.RunEvent.tool_call:type_name -> iop.tunnel.v1.ToolCallDelta
-	36, // 29: iop.tunnel.v1.RunEvent.finish:type_name -> iop.tunnel.v1.Finish
-	39, // 30: iop.tunnel.v1.RunEvent.usage:type_name -> iop.tunnel.v1.Usage
-	34, // 31: iop.tunnel.v1.RunEvent.refusal:type_name -> iop.tunnel.v1.TextDelta
-	37, // 32: iop.tunnel.v1.RunEvent.started:type_name -> iop.tunnel.v1.Started
-	38, // 33: iop.tunnel.v1.RunEvent.failure:type_name -> iop.tunnel.v1.Failure
-	39, // 34: iop.tunnel.v1.Started.usage:type_name -> iop.tunnel.v1.Usage
-	39, // 35: iop.tunnel.v1.End.usage:type_name -> iop.tunnel.v1.Usage
+	35, // 26: iop.tunnel.v1.RunEvent.text:type_name -> iop.tunnel.v1.TextDelta
+	35, // 27: iop.tunnel.v1.RunEvent.reasoning:type_name -> iop.tunnel.v1.TextDelta
+	36, // 28: iop.tunnel.v1.RunEvent.tool_call:type_name -> iop.tunnel.v1.ToolCallDelta
+	37, // 29: iop.tunnel.v1.RunEvent.finish:type_name -> iop.tunnel.v1.Finish
+	40, // 30: iop.tunnel.v1.RunEvent.usage:type_name -> iop.tunnel.v1.Usage
+	35, // 31: iop.tunnel.v1.RunEvent.refusal:type_name -> iop.tunnel.v1.TextDelta
+	38, // 32: iop.tunnel.v1.RunEvent.started:type_name -> iop.tunnel.v1.Started
+	39, // 33: iop.tunnel.v1.RunEvent.failure:type_name -> iop.tunnel.v1.Failure
+	40, // 34: iop.tunnel.v1.Started.usage:type_name -> iop.tunnel.v1.Usage
+	40, // 35: iop.tunnel.v1.End.usage:type_name -> iop.tunnel.v1.Usage
 	36, // [36:36] is the sub-list for method output_type
 	36, // [36:36] is the sub-list for method input_type
 	36, // [36:36] is the sub-list for extension type_name
@@ -3839,17 +3896,17 @@ func file_iop_proto_init() {
 		(*CommandRequest_Capabilities)(nil),
 		(*CommandRequest_TransportStatus)(nil),
 	}
-	file_iop_proto_msgTypes[24].OneofWrappers = []any{
+	file_iop_proto_msgTypes[25].OneofWrappers = []any{
 		(*Open_ProviderTunnel)(nil),
 		(*Open_Run)(nil),
 		(*Open_Ollama)(nil),
 	}
-	file_iop_proto_msgTypes[29].OneofWrappers = []any{
+	file_iop_proto_msgTypes[30].OneofWrappers = []any{
 		(*ProviderTunnelFrame_Head)(nil),
 		(*ProviderTunnelFrame_Body)(nil),
 		(*ProviderTunnelFrame_End)(nil),
 	}
-	file_iop_proto_msgTypes[31].OneofWrappers = []any{
+	file_iop_proto_msgTypes[32].OneofWrappers = []any{
 		(*RunEvent_Text)(nil),
 		(*RunEvent_Reasoning)(nil),
 		(*RunEvent_ToolCall)(nil),
@@ -3866,7 +3923,7 @@ func file_iop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_iop_proto_rawDesc), len(file_iop_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -25,7 +25,7 @@ var readme string
 var messages = map[Type]proto.Message{
 	TypeRegister: &RegisterRequest{}, TypeRegistered: &RegisterResponse{}, TypeReady: &NodeReadyRequest{}, TypeReadyAck: &NodeReadyResponse{},
 	TypeHeartbeat: &Heartbeat{}, TypeHeartbeatAck: &HeartbeatAck{}, TypeRefresh: &Refresh{}, TypeCommand: &CommandRequest{},
-	TypeCommandResult: &CommandResult{}, TypeRevoke: &Revoke{}, TypeRevokeAck: &RevokeAck{}, TypeDrain: &Drain{}, TypeGoodbye: &Goodbye{},
+	TypeCommandResult: &CommandResult{}, TypeRevoke: &Revoke{}, TypeRevokeAck: &RevokeAck{}, TypeDrain: &Drain{}, TypeGoodbye: &Goodbye{}, TypeNotice: &Notice{},
 	TypeOpen: &Open{}, TypeHead: &Head{}, TypeCancel: &Cancel{}, TypeEnd: &End{},
 }
 
