@@ -203,7 +203,7 @@ func (x *exchange) dispatch() *verdict {
 		} else if err != nil {
 			v = openVerdict(ticket, err)
 		} else {
-			x.rec.opened(run, ticket)
+			x.rec.opened(run, ticket, x.w)
 			if ticket.Normalized {
 				v = x.relayEvents(run, ticket)
 			} else {

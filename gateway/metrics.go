@@ -35,6 +35,7 @@ type metrics struct {
 	retries       [256]prometheus.Counter // by execution.Code; nil for what is none
 	keys          *prometheus.CounterVec
 	panics        prometheus.Counter
+	laggards      prometheus.Counter
 	implausible   prometheus.Counter
 	peers         *prometheus.CounterVec // reason; managed mode
 }
@@ -90,8 +91,12 @@ func newMetrics(s *Server) *metrics {
 		Name: "iop_panics_total",
 		Help: "Requests that met a fault of the Edge itself.",
 	})
+	m.laggards = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "iop_slow_clients_cut_total",
+		Help: "Runs that were cancelled because their client hardly took anything while others waited for the place.",
+	})
 	m.registry.MustRegister(m.accepted, m.requests, m.refused, m.failures, m.firsts, m.duration, m.queued, m.tokens, m.bytes,
-		retries, m.keys, m.panics, m.implausible,
+		retries, m.keys, m.panics, m.laggards, m.implausible,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		admissionCollector{s}, tunnelCollector{t: s.acceptor.Metrics()}, chunkCollector{&s.routing}, doorCollector{&s.doors})
 	m.gauges(s)

@@ -35,6 +35,11 @@ func problemOf(t execution.Terminal) *openai.Error {
 			Status: statusCancelled, Type: "invalid_request_error", Code: "run_cancelled",
 			Message: "The run was cancelled.", NoRetry: true,
 		}
+	case execution.CodeClientGone: // it was cut, and can still be told
+		return &openai.Error{
+			Status: statusCancelled, Type: "invalid_request_error", Code: "run_cancelled", NoRetry: true,
+			Message: "The run was cancelled: its answer was taken too slowly while others waited for the model.",
+		}
 	case execution.CodeDrainDeadline, execution.CodeShutdown:
 		return openai.Overloaded(time.Second)
 	case execution.CodeCredentialRejected:

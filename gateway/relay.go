@@ -111,6 +111,9 @@ func (x *exchange) cut(run registry.Run, ev event) *verdict {
 	case t.Outcome == execution.Completed:
 		t.Outcome, t.Code = execution.Cancelled, code // it came too late
 	}
+	if t.Outcome != execution.Completed && x.rec.hungUp.Load() {
+		t.Detail = lagDetail
+	}
 	v := &verdict{terminal: t}
 	if ev != eventGone {
 		v.problem = problemOf(execution.Terminal{Code: code})
@@ -215,6 +218,16 @@ func (r *reply) over() bool { return bytes.HasSuffix(bytes.TrimRight(r.tail[:], 
 
 // write writes to the client; flush sends it at once. False: the client is gone.
 func (x *exchange) write(data []byte, now time.Time, flush bool) bool {
+	for flush && len(data) > writePiece {
+		if !x.writePiece(data[:writePiece], now, true) {
+			return false
+		}
+		data, now = data[writePiece:], time.Now()
+	}
+	return x.writePiece(data, now, flush)
+}
+
+func (x *exchange) writePiece(data []byte, now time.Time, flush bool) bool {
 	x.refreshDeadline(now)
 	corked := flush && x.cork != nil && len(data) >= worthCorking
 	switch {
@@ -241,7 +254,7 @@ func (x *exchange) write(data []byte, now time.Time, flush bool) bool {
 
 // refreshDeadline gives the client time to take what is written next.
 func (x *exchange) refreshDeadline(now time.Time) {
-	if now.Sub(x.reply.patience) > writeRefresh {
+	if now.Sub(x.reply.patience) > writeRefresh && !x.rec.hungUp.Load() {
 		x.reply.patience = now
 		_ = http.NewResponseController(x.w).SetWriteDeadline(now.Add(writeSilence + writeRefresh))
 	}

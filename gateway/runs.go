@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,9 +35,13 @@ type record struct {
 	// For who looks while it runs; end has them afterwards.
 	firstByte atomic.Int64 // as ending's, in nanoseconds
 	bytes     atomic.Int64 // as ending's
+	hungUp    atomic.Bool  // the client was too slow: it gets no more time for a write
+
+	lag lag // owned by watchLaggards
 
 	mu       sync.Mutex
-	run      registry.Run // while one is open, else nil
+	run      registry.Run        // while one is open, else nil
+	w        http.ResponseWriter // the client's, while run is not nil
 	target   admission.Target
 	upstream string // the model's name at the provider
 	reason   admission.Reason
@@ -64,10 +69,11 @@ type ending struct {
 	total     time.Duration
 }
 
-// opened notes that a run was opened.
-func (rec *record) opened(run registry.Run, t *admission.Ticket) {
+// opened notes that a run was opened, whose answer goes to w.
+func (rec *record) opened(run registry.Run, t *admission.Ticket, w http.ResponseWriter) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
+	rec.w = w
 	rec.run, rec.target, rec.upstream, rec.reason, rec.state = run, t.Target, t.Model, t.Reason, runActive
 	rec.normal = t.Normalized
 	rec.attempts++
@@ -100,7 +106,7 @@ func (rec *record) howLocked() string {
 func (rec *record) requeued() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	rec.run, rec.state = nil, runQueued
+	rec.run, rec.w, rec.state = nil, nil, runQueued
 }
 
 func (rec *record) waited(d time.Duration) {
@@ -179,7 +185,7 @@ func (rs *runs) begin(rec *record) {
 
 func (rs *runs) finish(rec *record, end ending) {
 	rec.mu.Lock()
-	rec.run, rec.state, rec.end = nil, runEnded, end
+	rec.run, rec.w, rec.state, rec.end = nil, nil, runEnded, end
 	rec.mu.Unlock()
 	rs.mu.Lock()
 	if old := rs.recent[rs.next]; old != nil {

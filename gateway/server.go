@@ -229,6 +229,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer books.Wait() // the last records are written
 	defer stop()
 	var wg sync.WaitGroup
+	s.tasks.Go(s.watchLaggards)
 	wg.Go(func() { failed <- serve(s.public, s.listener) })
 	wg.Go(func() { failed <- serve(s.admin, s.adminLn) })
 	if s.managed() {

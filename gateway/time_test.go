@@ -81,6 +81,14 @@ type sender func(body io.Reader, header ...string) (*http.Response, error)
 
 // bubble is timed with a key of its own kind and requests with headers.
 func bubble(t *testing.T, change func(*gateway.Config), h handler, spec state.KeySpec, test func(send sender)) {
+	dialled(t, change, h, spec, func(send sender, _ dialler, _ string) { test(send) })
+}
+
+// dialler connects to the public listener of an Edge in synthetic time.
+type dialler func(ctx context.Context, network, address string) (net.Conn, error)
+
+// dialled is bubble for a test that makes connections of its own, with that key.
+func dialled(t *testing.T, change func(*gateway.Config), h handler, spec state.KeySpec, test func(send sender, dial dialler, key string)) {
 	store, err := state.Open(t.Context(), "sqlite::memory:")
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +133,7 @@ func bubble(t *testing.T, change func(*gateway.Config), h handler, spec state.Ke
 		synctest.Wait()
 		transport := &http.Transport{DialContext: public.dial, DisableCompression: true}
 		client := &http.Client{Transport: transport}
-		test(func(body io.Reader, header ...string) (*http.Response, error) {
+		send := func(body io.Reader, header ...string) (*http.Response, error) {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://edge"+chat, body)
 			if err != nil {
 				t.Fatal(err)
@@ -135,7 +143,8 @@ func bubble(t *testing.T, change func(*gateway.Config), h handler, spec state.Ke
 				req.Header.Set(header[i], header[i+1])
 			}
 			return client.Do(req)
-		})
+		}
+		test(send, public.dial, key.Reveal())
 		transport.CloseIdleConnections()
 		server.Close()
 		stop()

@@ -119,6 +119,20 @@ func (r *Run) Direct(take func() (taken bool)) {
 	r.direct = take
 }
 
+// Backlog is what of an answer waits at the Edge for whoever takes it.
+type Backlog struct {
+	Bytes  int  // arrived, and not consumed: what the last Take returned is consumed by the next
+	Window int  // how many the Node may send before some are consumed; at least 64 KiB
+	Place  bool // the run's capacity place on the Node is still taken: OpenSpec.Released is to be called
+}
+
+// Backlog returns the run's present backlog.
+func (r *Run) Backlog() Backlog {
+	r.link.mu.Lock()
+	defer r.link.mu.Unlock()
+	return Backlog{Bytes: len(r.rx.buf) + r.lent, Window: r.rx.window, Place: r.released != nil}
+}
+
 // Phase returns the highest phase known.
 func (r *Run) Phase() execution.Phase {
 	r.link.mu.Lock()

@@ -193,6 +193,43 @@ func TestTake(t *testing.T) {
 	e.close()
 }
 
+// A backlog is what arrived and was not consumed, be it taken or not.
+func TestBacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdgeRig(t, nil)
+		p, s := e.node("n")
+		run, err := s.Open(OpenSpec{Open: tunnelOpen(), Released: func() {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.expect(wire.TypeOpen, nil)
+		want := func(what string, bytes int, place bool) {
+			t.Helper()
+			synctest.Wait()
+			if b := run.Backlog(); b != (Backlog{Bytes: bytes, Window: streamWindowMin, Place: place}) {
+				t.Errorf("%s: %+v", what, b)
+			}
+		}
+		want("open", 0, true)
+		p.send(wire.TypeHead, 1, &wire.Head{Status: 200})
+		p.sendBytes(wire.TypeBody, 1, []byte("first"))
+		want("arrived", 5, true)
+		run.Take()
+		want("taken, not consumed", 5, true)
+		p.sendBytes(wire.TypeBody, 1, []byte("second"))
+		want("more behind it", 11, true)
+		p.sendBytes(wire.TypePhase, 1, []byte{byte(execution.PhaseProviderDone)})
+		want("the provider is done", 11, false)
+		run.Take()
+		run.Take()
+		want("consumed", 0, false)
+		p.send(wire.TypeEnd, 1, &wire.End{Outcome: 1})
+		collect(t, run)
+		p.close()
+		e.close()
+	})
+}
+
 // An abandoned run's bytes go nowhere, and its sender is not stuck.
 func TestAbandon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -61,6 +61,7 @@ type Run interface {
 	Take() (tunnel.Batch, bool)
 	TakeData() (data []byte, atBorder, ok bool)
 	Direct(take func() (taken bool))
+	Backlog() tunnel.Backlog
 	Phase() execution.Phase
 	OpenWritten() bool
 	RequestWritten() bool
