@@ -44,6 +44,10 @@ var reloadWrong = []struct{ yaml, where, says string }{
 	{"routes:\n  - model: chat\n  - model: chat\n", ":3:12: routes[1].model: ", "line 2"},
 	{"routes:\n  - model: chat\n    targets: []\n", ":3:14: routes[0].targets", ""},
 	{"routes: [\n", ":1: ", "YAML"},
+	{"", ":1:1: the file holds no routes", "routes: []"},
+	{"# routes:\n#   - model: chat\n", ":1:1: the file holds no routes", "routes: []"},
+	{"{}\n", ":1:1: routes: ", "routes: []"},
+	{"advertised_models: serve\n", ":1:1: routes: ", "routes: []"},
 }
 
 // load is a crowd that asks for both names until it is stopped.
@@ -224,7 +228,7 @@ func TestCheckConfig(t *testing.T) {
 		out, stderr, err := tryIOP(t, nil, "edge", "--check-config", "--config", file, "--state", "sqlite://"+filepath.Join(dir, "iop.db"))
 		return exitCode(t, err), out, stderr
 	}
-	for yaml, says := range map[string]string{reloadOne: "1 route", reloadTwo: "2 routes", "": "0 routes"} {
+	for yaml, says := range map[string]string{reloadOne: "1 route", reloadTwo: "2 routes", "routes: []\n": "0 routes"} {
 		if code, out, stderr := check(yaml); code != 0 || stderr != "" || !strings.Contains(out, file+": "+says) {
 			t.Errorf("a right file: %d, %s%s", code, out, stderr)
 		}
@@ -249,20 +253,18 @@ func TestCheckConfig(t *testing.T) {
 	} else if code, _, stderr := check(example); code != 0 {
 		t.Errorf("the example: %d, %s", code, stderr)
 	}
-	refusedStart(t, file, many)
+	refusedStart(t, file, many, ":3:13: routes[0].policy: ")
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	refusedStart(t, file, "")
+	refusedStart(t, file, "", "no such file")
 }
 
-// refusedStart fails if an Edge starts with this file; an empty one is not there.
-func refusedStart(t *testing.T, file, yaml string) {
+// refusedStart fails if an Edge starts with this file, or without saying want; an empty one is not there.
+func refusedStart(t *testing.T, file, yaml, want string) {
 	t.Helper()
-	want := "no such file"
 	if yaml != "" {
 		writeRoutes(t, file, yaml)
-		want = ":3:13: routes[0].policy: "
 	}
 	began := time.Now()
 	out, stderr, err := tryIOP(t, nil, "edge", "--config", file, "--listen", freePort(t), "--admin-listen", freePort(t),

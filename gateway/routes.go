@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,13 +91,26 @@ func (s *Server) loadRoutes() (err error) {
 	return err
 }
 
+// maxChangesLogged bounds what one line of the log says of a new file.
+const maxChangesLogged = 50
+
 // apply puts a table in force. Requests that have a route keep it; those that wait are looked at anew.
 func (s *Server) apply(t *route.Table) {
-	first := s.routing.table.Swap(t) == nil
+	former := s.routing.table.Swap(t)
 	s.adm.Configure(t)
-	if !first {
-		s.log.Info("configuration applied", "file", s.cfg.Config, "digest", t.Digest(), "routes", len(t.Routes()))
+	if former == nil {
+		return
 	}
+	level, changes := slog.LevelInfo, []string{}
+	for i, c := range route.Changes(former, t) {
+		if c.Opens {
+			level = slog.LevelWarn // somebody may do more than before: it should be meant
+		}
+		if i < maxChangesLogged {
+			changes = append(changes, c.String())
+		}
+	}
+	s.log.Log(s.background, level, "configuration applied", "file", s.cfg.Config, "digest", t.Digest(), "routes", len(t.Routes()), "changes", changes)
 }
 
 // Reload reads the file of routes again now; without one it does nothing. The error names its faults; then nothing has changed.

@@ -99,6 +99,9 @@ func (o *operator) token() (string, error) {
 	return token.Reveal(), nil
 }
 
+// yamlFile is a body that is sent as it stands.
+type yamlFile []byte
+
 // call asks the admin API and decodes its answer into out, which may be nil.
 func (o *operator) call(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
@@ -131,20 +134,25 @@ func (o *operator) open(ctx context.Context, method, path string, in any) (*http
 		return nil, err
 	}
 	var body io.Reader = http.NoBody
-	if in != nil {
+	contentType := ""
+	switch in := in.(type) {
+	case nil:
+	case yamlFile:
+		body, contentType = bytes.NewReader(in), "application/yaml"
+	default:
 		data, err := json.Marshal(in)
 		if err != nil {
 			return nil, err
 		}
-		body = bytes.NewReader(data)
+		body, contentType = bytes.NewReader(data), "application/json"
 	}
 	request, err := http.NewRequestWithContext(ctx, method, o.admin.URL+"/admin/v1"+path, body)
 	if err != nil {
 		return nil, err
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
-	if in != nil {
-		request.Header.Set("Content-Type", "application/json")
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
 	}
 	response, err := adminClient.Do(request)
 	if errors.Is(err, syscall.ECONNREFUSED) {

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"iop/gateway"
-	"iop/gateway/route"
 	"iop/state"
 	"iop/web"
 )
@@ -78,7 +77,10 @@ finish, and ends; at the second it ends at once.
 
 With --config, a file says what each model name means. It is read again when it
 changes and at SIGHUP; a file with a fault changes nothing, and the log says
-why. --check-config looks for faults and starts nothing.
+why. So does one that holds no routes and does not say "routes: []". --check-config
+looks for faults, starts nothing, and says what the file would change at the Edge
+that runs with these settings, if one does: routes that are gone, routes that
+more principals may use, caps that are raised.
 
 In managed mode Nodes show a certificate instead of a join token, and connect to
 a listener of their own; they may be leased the credentials in slots ("iop slot").
@@ -92,7 +94,7 @@ keys at SIGHUP; a file with a fault changes nothing.`,
 		Args: exactly(),
 	}
 	s := bindSettings(cmd, edgePrefix, &config, nil)
-	cmd.Flags().BoolVar(&config.checkOnly, "check-config", false, "say whether the file of --config has faults, and end; nothing is opened or started")
+	cmd.Flags().BoolVar(&config.checkOnly, "check-config", false, "say whether the file of --config has faults, and what it would change at the Edge that runs, and end; nothing is applied or started")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := config.load(s); err != nil {
 			return err
@@ -176,21 +178,6 @@ func (c *edgeSettings) checkLimits(s *settings) error {
 func listensOnLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && isLoopback(host)
-}
-
-// check looks for faults in the file of routes: the fault, or all of them, a line each, go to standard error as an
-// editor reads them.
-func (c *edgeSettings) check(cmd *cobra.Command, s *settings) error {
-	if c.Config == "" {
-		return s.fault("CONFIG", "is what --check-config looks at, and is not given")
-	}
-	table, err := route.Load(c.Config, route.Managed(c.managed()))
-	if err != nil {
-		fmt.Fprintln(cmd.ErrOrStderr(), err)
-		return errTold
-	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, ok\n", c.Config, counted(len(table.Routes()), "route"))
-	return err
 }
 
 // run serves until ctx ends.

@@ -62,5 +62,12 @@ func (a *api) checkConfig(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return configurationOf(ConfigStatus{Digest: table.Digest(), Routes: len(table.Routes())}, table), nil
+	_, inForce := a.edge.Configuration()
+	check := ConfigCheck{
+		Configuration: configurationOf(ConfigStatus{Digest: table.Digest(), Routes: len(table.Routes())}, table), Changes: []ConfigChange{},
+	}
+	for _, c := range route.Changes(inForce, table) {
+		check.Changes = append(check.Changes, ConfigChange(c))
+	}
+	return check, nil
 }

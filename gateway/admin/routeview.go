@@ -105,6 +105,20 @@ type Configuration struct {
 	Table            []RouteConfig `json:"table"`             // with the defaults filled in
 }
 
+// ConfigCheck is the answer to POST /admin/v1/config/check.
+type ConfigCheck struct {
+	Configuration
+	Changes []ConfigChange `json:"changes"` // what the file would change of the routes in force
+}
+
+// ConfigChange is one difference between the routes in force and those of a file.
+type ConfigChange struct {
+	Route  string           `json:"route"` // empty: the whole file's
+	Kind   route.ChangeKind `json:"kind"`
+	Detail string           `json:"detail"`
+	Opens  bool             `json:"opens"` // somebody may do what nobody, or not they, could do before
+}
+
 // RouteConfig is a route as the file and its defaults make it. A time or limit of 0 is the Edge's default.
 type RouteConfig struct {
 	Name        string        `json:"name"`

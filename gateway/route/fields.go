@@ -20,13 +20,11 @@ func (r *reader) table(root *yaml.Node) *Table {
 		{name: "defaults", read: func(n *yaml.Node, path string) { r.object(n, path, r.settings(&base)) }},
 		{name: "routes", read: func(n *yaml.Node, _ string) { routes = n }},
 	})
-	if routes != nil { // after the defaults, wherever these stand
-		empty := "remove the line, or say with advertised_models what becomes of the models that Nodes advertise"
-		if said >= 0 {
-			empty = ""
-		}
+	if routes == nil {
+		r.fault(root, "routes", "it is missing; say \"routes: []\" if there are to be none")
+	} else { // after the defaults, wherever these stand
 		base.Advertised = false
-		for i, n := range r.list(routes, "routes", empty) {
+		for i, n := range r.list(routes, "routes", "") {
 			t.add(r.route(n, element("routes", i), base))
 		}
 		base.Advertised = true

@@ -63,14 +63,15 @@ func read(path string) ([]byte, os.FileInfo, error) {
 	return data, info, err
 }
 
-// Parse makes a Table of an iop.yaml's content; file is its name in errors. An empty one, or one of comments alone, is
-// that of an Edge without routes. Any error is a *ConfigError with all faults that were found.
+// Parse makes a Table of an iop.yaml's content; file is its name in errors. An empty one, one of comments alone, or one
+// without the member routes is refused: an editor, a full disk or a mistake has emptied it, and to take it would open
+// every model to everyone. Any error is a *ConfigError with all faults that were found.
 func Parse(file string, data []byte, options ...Option) (*Table, error) {
 	r := &reader{faults: faultList{file: file}}
 	for _, option := range options {
 		option(r)
 	}
-	t := Advertised()
+	var t *Table
 	if root := r.document(data); root != nil {
 		t = r.table(root)
 	}
@@ -86,7 +87,7 @@ func digest(data []byte) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// document returns the root of the one document, nil if it is empty or at fault.
+// document returns the root of the one document, nil if it is at fault.
 func (r *reader) document(data []byte) *yaml.Node {
 	if len(data) > MaxFileSize {
 		r.faults.add(0, 0, "", fmt.Sprintf("the file is larger than %d bytes", MaxFileSize))
@@ -102,6 +103,7 @@ func (r *reader) document(data []byte) *yaml.Node {
 	var first, second yaml.Node
 	switch err := d.Decode(&first); {
 	case errors.Is(err, io.EOF):
+		r.faults.add(1, 1, "", emptyFile)
 		return nil
 	case err != nil:
 		r.noYAML(err)
@@ -117,11 +119,17 @@ func (r *reader) document(data []byte) *yaml.Node {
 		return nil
 	}
 	root := first.Content[0]
-	if r.shape(root, 1); r.faults.total > 0 || isNull(root) {
+	if r.shape(root, 1); r.faults.total > 0 {
+		return nil
+	}
+	if isNull(root) {
+		r.faults.add(1, 1, "", emptyFile)
 		return nil
 	}
 	return root
 }
+
+const emptyFile = "the file holds no routes, nor that there are none; say \"routes: []\" if there are to be none"
 
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 

@@ -98,7 +98,7 @@ defaults:
 }
 
 func TestParseOfNoRoutes(t *testing.T) {
-	for _, text := range []string{"", "\n# nothing\n", "---\n", "{}", "advertised_models: serve", "{advertised_models: serve, routes: []}"} {
+	for _, text := range []string{"routes: []", "# nothing\nroutes: []\n", "---\nroutes: []\n", "{advertised_models: serve, routes: []}"} {
 		table := parse(t, text)
 		if r := table.Resolve("m"); r == nil || !r.Advertised || r.Name != "m" || r.Retry != DefaultRetry || len(table.Routes()) != 0 {
 			t.Errorf("%q: %+v", text, r)
@@ -115,7 +115,7 @@ func TestParseOfNoRoutes(t *testing.T) {
 	if r := table.Resolve("a"); r == nil || r.Advertised || r.QueueLimit != 7 {
 		t.Errorf("%+v", r)
 	}
-	if Advertised().Digest() != "" || parse(t, "").Digest() == parse(t, "{}").Digest() {
+	if Advertised().Digest() != "" || parse(t, "routes: []").Digest() == parse(t, "{routes: []}").Digest() {
 		t.Error("a digest tells files apart, and no file has none")
 	}
 }
@@ -144,7 +144,20 @@ func TestParseRefuses(t *testing.T) {
 		{"1: 2", "a name must be a string, not 1"},
 		{"<<: {routes: []}", "a merge key"},
 		{"routes:", "iop.yaml:1:1: routes: there is no value"},
-		{"routes: []", "routes: the list is empty; remove the line, or say with advertised_models"},
+		// What an editor, a full disk or a mistake leaves: to take it would open every model to everyone.
+		{"", `iop.yaml:1:1: the file holds no routes`},
+		{"\n \t\n", `iop.yaml`},
+		{" \n\n", `iop.yaml:1:1: the file holds no routes`},
+		{"# routes:\n#   - model: a\n", `iop.yaml:1:1: the file holds no routes`},
+		{"---\n", `iop.yaml:1:1: the file holds no routes`},
+		{"null", `say "routes: []" if there are to be none`},
+		{"~", `say "routes: []" if there are to be none`},
+		{"\ufeff", `iop.yaml`},
+		{"{}", `iop.yaml:1:1: routes: it is missing; say "routes: []"`},
+		{"advertised_models: serve", `iop.yaml:1:1: routes: it is missing`},
+		{"# x\ndefaults: {policy: weighted}", `iop.yaml:2:1: routes: it is missing`},
+		{"routes: {}", "routes: this must be a list"},
+		{"routes: ''", "routes: this must be a list"},
 		{"routes: {model: a}", "routes: this must be a list"},
 		{"routes: [a]", `iop.yaml:1:10: routes[0]: this must be a map (name: value), not the string "a"`},
 		{"advertised_models: deny", `advertised_models: "deny" is not known; here may stand: serve, refuse`},

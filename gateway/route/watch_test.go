@@ -207,6 +207,29 @@ func TestWatchKeepsTheTableInForce(t *testing.T) {
 	})
 }
 
+// TestWatchRefusesAnEmptiedFile: a file that lost its routes opens nothing, however long it stays so.
+func TestWatchRefusesAnEmptiedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "iop.yaml")
+	write(t, path, routeOf("a"))
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, path)
+		for _, text := range []string{"", "# routes: [{model: a}]\n", "{}", "advertised_models: serve\n"} {
+			write(t, path, text)
+			w.pass(5)
+			if status := w.Status(); !strings.Contains(status.Fault, "routes: []") {
+				t.Errorf("%q: %+v", text, status)
+			}
+			if err := w.Reload(); err == nil {
+				t.Errorf("%q was taken", text)
+			}
+		}
+		w.expect("a", 1, 2) // each fault once
+		write(t, path, "routes: []\n")
+		w.pass(5)
+		w.expect("any", 2, 2)
+	})
+}
+
 func TestReload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "iop.yaml")
 	write(t, path, routeOf("a"))

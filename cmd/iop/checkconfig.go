@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"iop/gateway/admin"
+	"iop/gateway/route"
+)
+
+// check looks for faults in the file of routes: the fault, or all of them, a line each, go to standard error as an
+// editor reads them. Then it says what the file would change at the Edge that runs with these settings.
+func (c *edgeSettings) check(cmd *cobra.Command, s *settings) error {
+	if c.Config == "" {
+		return s.fault("CONFIG", "is what --check-config looks at, and is not given")
+	}
+	table, err := route.Load(c.Config, route.Managed(c.managed()))
+	if err != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), err)
+		return errTold
+	}
+	out := cmd.OutOrStdout()
+	if _, err = fmt.Fprintf(out, "%s: %s, ok\n", c.Config, counted(len(table.Routes()), "route")); err != nil {
+		return err
+	}
+	url, checked, err := c.compare(cmd)
+	if err != nil {
+		// The file is right; that there is nothing to compare it with is no fault.
+		_, err = fmt.Fprintf(out, "not compared with routes in force: %s\n", onTerminal(err.Error()))
+		return err
+	}
+	return printChanges(out, url, checked.Changes)
+}
+
+// compare asks the Edge that runs with these settings what the file would change.
+func (c *edgeSettings) compare(cmd *cobra.Command) (url string, checked admin.ConfigCheck, err error) {
+	o := bindOperator(&cobra.Command{})
+	if err := o.load(); err != nil {
+		return "", checked, err
+	}
+	o.progress = cmd.ErrOrStderr
+	o.state.State = c.State
+	if !o.adminBound.given("URL") {
+		o.admin.URL = "http://" + reachable(c.AdminListen)
+	}
+	data, err := os.ReadFile(c.Config) // its size was bounded by who read it before
+	if err != nil {
+		return "", checked, err
+	}
+	return o.admin.URL, checked, o.call(cmd.Context(), "POST", "/config/check", yamlFile(data), &checked)
+}
+
+// reachable is the address at which this machine reaches a listener.
+func reachable(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return listen
+}
+
+func printChanges(w io.Writer, url string, changes []admin.ConfigChange) error {
+	if len(changes) == 0 {
+		_, err := fmt.Fprintf(w, "it changes nothing of the routes in force at %s\n", onTerminal(url))
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "it changes of the routes in force at %s:\n", onTerminal(url)); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		mark := "      "
+		if c.Opens {
+			mark = "OPENS "
+		}
+		if _, err := fmt.Fprintf(w, "  %s%s\n", mark, onTerminal(route.Change(c).String())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

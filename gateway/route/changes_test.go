@@ -1,0 +1,62 @@
+package route
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestChanges(t *testing.T) {
+	const one = "routes: [{model: a, aliases: [x], principals: [alice, team-*], parameters: {caps: {max_tokens: 100}}, targets: [{model: m}]}]"
+	for _, c := range []struct {
+		name, old, next string
+		want            []string // with a '!' before what opens something
+	}{
+		{"nothing", one, "# another file\n" + one, nil},
+		{"order of principals", one, strings.Replace(one, "alice, team-*", "team-*, alice", 1), nil},
+		{"opened to everyone", one, strings.Replace(one, "principals: [alice, team-*], ", "", 1), []string{"!a: for everyone, before for alice, team-*"}},
+		{"opened to one more", one, strings.Replace(one, "alice", "alice, bob", 1), []string{"!a: for alice, bob, team-*, before for alice, team-*"}},
+		{"opened by a wider pattern", one, strings.Replace(one, "team-*", "team*", 1), []string{"!a: for alice, team*, before for alice, team-*"}},
+		{"a pattern that may be wider", one, strings.Replace(one, "alice", "'team-?*'", 1), []string{"!a: for team-?*, team-*, before for alice, team-*"}},
+		{"limited", one, strings.Replace(one, "alice, ", "", 1), []string{"a: for team-*, before for alice, team-*"}},
+		{"limited to one of a pattern", one, strings.Replace(one, "team-*", "team-7", 1), []string{"a: for alice, team-7, before for alice, team-*"}},
+		{"limited from everyone", "routes: [{model: a}]", "routes: [{model: a, principals: ['b*']}]", []string{"a: for b*, before for everyone"}},
+		{"everyone by a pattern", "routes: [{model: a, principals: ['*']}]", "routes: [{model: a}]", nil},
+		{"cap raised", one, strings.Replace(one, "100", "200", 1), []string{"!a: cap of max_tokens is 200, before 100"}},
+		{"cap lowered", one, strings.Replace(one, "100", "50", 1), []string{"a: cap of max_tokens is 50, before 100"}},
+		{"cap gone", one, strings.Replace(one, ", parameters: {caps: {max_tokens: 100}}", "", 1), []string{"!a: no cap of max_tokens, before 100"}},
+		{"cap added", one, strings.Replace(one, "max_tokens: 100", "max_tokens: 100, n: 1", 1), []string{"a: cap of n is 1, before none"}},
+		{"targets", one, strings.Replace(one, "{model: m}", "{model: n}", 1), []string{"a: changed: targets"}},
+		{"more of it", one, strings.Replace(one, "model: a,", "model: a, policy: weighted, timeouts: {total: 1m}, queue_limit: 3, rename_model: true, retry: {attempts: 0},", 1),
+			[]string{"a: changed: policy, retry, timeouts, queue_limit, rename_model"}},
+		{"gone", one, "routes: [{model: b}]", []string{"!b: new, for everyone", "a: gone", "x: gone"}},
+		{"all gone", one, "routes: []", []string{
+			"!models that no route names are served from now on, to everyone",
+			"!a: gone; a model of this name that a Node advertises is served to everyone", "!x: gone; a model of this name that a Node advertises is served to everyone"}},
+		{"an alias gone", one, strings.Replace(one, "aliases: [x], ", "", 1), []string{"x: gone"}},
+		{"an alias of another route", one, strings.Replace(one, "aliases: [x], ", "", 1)[:len(one)-len("aliases: [x], ")-1] + ", {model: b, aliases: [x], targets: [{model: m}]}]",
+			[]string{"!b: new, for everyone", "!x: for everyone, before for alice, team-*", "!x: no cap of max_tokens, before 100", "x: it means the route b, before a"}},
+		{"from no file", "", one, []string{"models that no route names are refused from now on", "a: new, for alice, team-*", "x: new, an alias of a, for alice, team-*"}},
+		{"defaults of advertised models", "routes: []", "routes: []\ndefaults: {queue_limit: 5}", []string{"models that no route names: changed: queue_limit"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			old := Advertised()
+			if c.old != "" {
+				old = parse(t, c.old)
+			}
+			var got []string
+			for _, change := range Changes(old, parse(t, c.next)) {
+				if change.Kind == "" || change.Detail == "" {
+					t.Errorf("%+v", change)
+				}
+				mark := ""
+				if change.Opens {
+					mark = "!"
+				}
+				got = append(got, mark+change.String())
+			}
+			if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+		})
+	}
+}
