@@ -190,23 +190,32 @@ func (s *Server) httpServer(h http.Handler, tlsConfig *tls.Config) *http.Server 
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           closeAfterChunks(h),
-		TLSConfig:         tlsConfig,
-		Protocols:         protocols,
-		ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		Handler: guarded(h),
+		// net/http's own answer to OPTIONS * would pass guarded by.
+		DisableGeneralOptionsHandler: true,
+		TLSConfig:                    tlsConfig,
+		Protocols:                    protocols,
+		ReadHeaderTimeout:            readHeaderTimeout,
+		IdleTimeout:                  idleTimeout,
+		MaxHeaderBytes:               maxHeaderBytes,
+		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: maxH2Streams, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 }
 
-// closeAfterChunks ends a connection behind each request whose body came in chunks. RFC 9112 section 6.1 wants it of one that
-// names a length as well, since a proxy in front may have read another end out of it and what follows be its body; net/http
-// takes such a length away unseen, so the others share its fate. The clients' own requests have a length.
-func closeAfterChunks(h http.Handler) http.Handler {
+// noSniff is the value of a header that every answer has: what a provider or a client wrote is no page, whatever it looks like.
+var noSniff = []string{"nosniff"}
+
+// guarded sets what every answer of a listener has, and ends a connection behind each request whose body's end another server
+// may have seen elsewhere: what follows it may be a request that somebody else sent, or hid.
+//
+// RFC 9112 section 6.1 wants that of a body in chunks that names a length as well; net/http takes such a length away unseen, so
+// all bodies in chunks share its fate. It also wants it of HTTP/1.0 with Transfer-Encoding; net/http takes that header away
+// unseen, so no connection of HTTP/1.0 is kept. The clients' own requests are HTTP/1.1 with a length.
+func guarded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		w.Header()["X-Content-Type-Options"] = noSniff
+		if r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0) {
 			w.Header().Set("Connection", "close")
 		}
 		h.ServeHTTP(w, r)
