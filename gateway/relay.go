@@ -58,6 +58,7 @@ type answer struct {
 	length int64  // of the body, -1 if unknown
 	sse    bool   // an event stream, or one of lines
 	gather bool   // nothing is sent before the end
+	bare   bool   // its status forbids a body (RFC 9110, sections 15.3.5 and 15.3.6)
 	buf    []byte // gathered
 }
 
@@ -127,7 +128,7 @@ func (x *exchange) read(a *answer, h *wire.Head) {
 	for _, f := range h.Headers {
 		switch f.Name {
 		case "content-type":
-			a.kind = f.Value
+			a.kind = passedType(f.Value)
 		case "content-length":
 			if n, err := strconv.ParseInt(f.Value, 10, 64); err == nil && n >= 0 {
 				a.length = n
@@ -135,10 +136,11 @@ func (x *exchange) read(a *answer, h *wire.Head) {
 		}
 	}
 	ok := a.status >= 200 && a.status < 300
+	a.bare = a.status == http.StatusNoContent || a.status == http.StatusResetContent
 	a.sse = ok && (isMedia(a.kind, "text/event-stream") || x.lines() && isMedia(a.kind, kindLines))
 	switch {
-	case !ok, x.reply.status != 0 && !a.sse:
-		a.gather = true
+	case !ok, a.bare, x.reply.status != 0 && !a.sse:
+		a.gather, a.sse = true, false
 	case a.sse:
 	case a.length >= 0:
 		a.gather = a.length <= gatherLimit
@@ -165,7 +167,7 @@ func (x *exchange) take(a *answer, b *tunnel.Batch) bool {
 		a.buf = append(a.buf, b.Data[:min(len(b.Data), errorLimit-len(a.buf))]...)
 	case b.End != nil && a.buf == nil:
 		a.buf = b.Data // the last batch: the bytes stay
-	case len(a.buf)+len(b.Data) > gatherLimit && x.reply.status == 0:
+	case len(a.buf)+len(b.Data) > gatherLimit && x.reply.status == 0 && !a.bare:
 		a.gather = false
 		head := a.buf
 		a.buf = nil
@@ -347,7 +349,7 @@ func (v *headerValues) copy(h http.Header, fields []*wire.Header) {
 	for _, f := range fields {
 		switch f.Name {
 		case "content-type":
-			v.set(h, "Content-Type", f.Value)
+			v.set(h, "Content-Type", passedType(f.Value))
 		case "content-disposition":
 			v.set(h, "Content-Disposition", f.Value)
 		case "content-language":
@@ -377,6 +379,8 @@ func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, 
 		v.fail(openai.ProviderFailed(""))
 	case a.status >= 300:
 		return x.refused(a, *end, ticket)
+	case a.bare && len(a.buf) > 0:
+		v.fail(openai.ProviderFailed("The model's provider answered with a status that allows no body, and with a body."))
 	case a.gather && x.reply.status != 0:
 		v.fail(openai.ProviderFailed("The model's provider answered with no event stream."))
 	case a.gather:
@@ -404,7 +408,9 @@ func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, 
 // commitEmpty sends the head of an answer without a body.
 func (x *exchange) commitEmpty(a *answer) {
 	if x.reply.status == 0 {
-		a.length = 0
+		if a.length = 0; a.bare {
+			a.length = -1
+		}
 		x.commit(a, time.Now())
 	}
 }
@@ -421,7 +427,6 @@ func (v *verdict) fail(e *openai.Error) {
 // rawReply is a provider's error that passes with its own body.
 type rawReply struct {
 	status     int
-	kind       string
 	body       []byte
 	retryAfter time.Duration
 }
@@ -456,7 +461,7 @@ func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.
 		e = (&rawReply{status: newStatus, body: body}).problem()
 	}
 	if e == nil {
-		v.raw = &rawReply{status: newStatus, kind: a.kind, body: body, retryAfter: wait}
+		v.raw = &rawReply{status: newStatus, body: body, retryAfter: wait}
 		return v
 	}
 	told := *e
@@ -546,10 +551,7 @@ func (x *exchange) refuse(v *verdict) {
 		return
 	}
 	x.reply.status = v.raw.status
-	if v.raw.kind == "" {
-		v.raw.kind = "application/json"
-	}
-	values.set(h, "Content-Type", v.raw.kind)
+	values.set(h, "Content-Type", "application/json") // what goes on as it is, is
 	values.set(h, "Content-Length", strconv.Itoa(len(v.raw.body)))
 	if v.raw.retryAfter > 0 {
 		values.set(h, "Retry-After", strconv.Itoa(int(v.raw.retryAfter/time.Second)))
