@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -88,6 +89,9 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if err := a.cfg.checkMode(); err != nil {
 		return nil, err
+	}
+	if strings.Contains(os.Getenv("GODEBUG"), "http2debug") {
+		return nil, errors.New("GODEBUG must not hold http2debug: it prints join tokens and providers' keys")
 	}
 	if err := a.cfg.Name.Validate(); err != nil {
 		return nil, err

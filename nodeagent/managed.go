@@ -3,8 +3,6 @@ package nodeagent
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 
 	"iop/execution"
 	"iop/identity"
@@ -38,8 +36,6 @@ func (c *Config) checkMode() error {
 		return errors.New("managed mode: a certificate and a join token exclude each other")
 	case c.TLS != nil:
 		return errors.New("managed mode: the identity says whom to trust, another TLS configuration is not possible")
-	case strings.Contains(os.Getenv("GODEBUG"), "http2debug"):
-		return errors.New("managed mode: GODEBUG must not hold http2debug, it prints credentials")
 	}
 	return nil
 }

@@ -111,14 +111,20 @@ func readMasterKeys(store *state.Store, path string) error {
 	return store.UseMasterKey(keys[0], keys[1:]...)
 }
 
-// errHTTP2Debug says why a process with credentials does not start.
-var errHTTP2Debug = usageError{errors.New("GODEBUG must not have http2debug in managed mode: it prints credentials")}
+// errHTTP2Debug says why a process does not start.
+var errHTTP2Debug = usageError{errors.New("GODEBUG must not have http2debug: net/http would print every header to standard error, keys and tokens included")}
 
-// guardSecrets keeps the credentials that the process will hold out of debug output and core dumps.
-func guardSecrets() error {
+// forbidHTTP2Debug refuses a setting of the environment by which net/http prints headers. Every command sends or takes keys,
+// so none starts with it.
+func forbidHTTP2Debug() error {
 	if strings.Contains(os.Getenv("GODEBUG"), "http2debug") {
 		return errHTTP2Debug
 	}
+	return nil
+}
+
+// guardSecrets keeps the credentials that the process will hold out of core dumps.
+func guardSecrets() error {
 	if err := forbidCoreDumps(); err != nil {
 		return fmt.Errorf("core dumps can't be switched off: %w", err)
 	}

@@ -187,7 +187,7 @@ func TestManagedFaults(t *testing.T) {
 	}
 }
 
-// TestThreat55HTTP2Debug: what would have net/http print credentials does not start. Without the check in guardSecrets the
+// TestThreat55HTTP2Debug: what would have net/http print credentials does not start, in neither mode. Without the check in run the
 // Edge gets as far as its listeners, of which one is taken, and ends with another status.
 func TestThreat55HTTP2Debug(t *testing.T) {
 	c := newCertified(t)
@@ -198,7 +198,9 @@ func TestThreat55HTTP2Debug(t *testing.T) {
 	defer taken.Close()
 	edge := append([]string{"edge", "--listen", taken.Addr().String(), "--admin-listen", "127.0.0.1:0"}, c.edgeFlags()...)
 	t.Setenv("GODEBUG", "http2debug=1")
-	for _, args := range [][]string{edge, c.nodeFlags("edge.example.org:8482")} {
+	tokenEdge := []string{"edge", "--listen", taken.Addr().String(), "--admin-listen", "127.0.0.1:0", "--state", "sqlite::memory:"}
+	tokenNode := []string{"node", "--edge", "http://127.0.0.1:1", "--token", "njt-iop_x", "--provider", "p=http://127.0.0.1:1"}
+	for _, args := range [][]string{edge, c.nodeFlags("edge.example.org:8482"), tokenEdge, tokenNode, {"dev"}, {"keys"}} {
 		if out := c.try(exitUsage, args...); !strings.Contains(out, "http2debug") {
 			t.Errorf("%s: %s", args[0], out)
 		}
