@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -153,8 +154,7 @@ func (c *console) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	next := inside(r.PostForm.Get("next"))
 	if !c.parts.Verify(strings.TrimSpace(r.PostForm.Get("token"))) {
-		c.log.Warn("admin", "action", "console sign-in refused", "remote", r.RemoteAddr)
-		c.pages.show(w, r, http.StatusUnauthorized, "signin", signIn{Fault: "That is not the admin token.", Next: next})
+		c.refuseSignIn(w, r, next)
 		return
 	}
 	at := c.sessions.begin(time.Now())
@@ -165,6 +165,19 @@ func (c *console) signIn(w http.ResponseWriter, r *http.Request) {
 		HttpOnly: true, Secure: true, SameSite: http.SameSiteStrictMode,
 	})
 	http.Redirect(w, r, next, http.StatusSeeOther)
+}
+
+// refuseSignIn answers a wrong token.
+func (c *console) refuseSignIn(w http.ResponseWriter, r *http.Request, next string) {
+	status, fault := http.StatusUnauthorized, "That is not the admin token."
+	if c.parts.Wrong != nil {
+		if wait := c.parts.Wrong(r); wait > 0 {
+			seconds := strconv.Itoa(int(wait / time.Second))
+			w.Header().Set("Retry-After", seconds)
+			status, fault = http.StatusTooManyRequests, "That is not the admin token, and too many wrong ones came from your address. Try again in "+seconds+" s."
+		}
+	}
+	c.pages.show(w, r, status, "signin", signIn{Fault: fault, Next: next})
 }
 
 func (c *console) signOut(w http.ResponseWriter, r *http.Request) {

@@ -323,3 +323,21 @@ func TestPlayground(t *testing.T) {
 		t.Errorf("the key that has ended is among the keys:\n%s", page)
 	}
 }
+
+// TestSignInIsLimited: who guesses is told to wait, and the admin token is let in meanwhile.
+func TestSignInIsLimited(t *testing.T) {
+	r := newRig(t)
+	limited := 0
+	for range 30 {
+		got := r.post("/admin/sign-in", url.Values{"token": {"adm-iop_wrong"}})
+		if got.status == http.StatusTooManyRequests && got.header.Get("Retry-After") != "" && strings.Contains(got.body, "Try again in") {
+			limited++
+		} else if got.status != http.StatusUnauthorized {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	if limited == 0 {
+		t.Error("30 wrong tokens, and no limit")
+	}
+	r.signIn()
+}

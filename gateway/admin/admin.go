@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"slices"
+	"time"
 
 	"iop/state"
 )
@@ -38,6 +39,9 @@ type Parts struct {
 	Metrics http.Handler
 	// Verify reports in constant time whether the token is the admin token.
 	Verify func(token string) bool
+	// Wrong notes that a request had a token that is not, and returns how long its source must wait before another one; 0:
+	// it need not. It may be nil.
+	Wrong  func(*http.Request) time.Duration
 	Logger *slog.Logger
 	// Done is closed when the Edge is closing, so that what runs in the background ends.
 	Done <-chan struct{}
@@ -47,14 +51,16 @@ type api struct {
 	store *state.Store
 	edge  Edge
 	log   *slog.Logger
+
+	guesses *guesses // guards itself
 }
 
 // New returns the handler of the admin listener.
 func New(cfg Config) http.Handler {
-	a := &api{store: cfg.Store, edge: cfg.Edge, log: cfg.Logger}
+	a := &api{store: cfg.Store, edge: cfg.Edge, log: cfg.Logger, guesses: newGuesses(cfg.Logger)}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", cfg.Metrics)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.Handle("GET /metrics", a.open(cfg.Metrics))
+	mux.Handle("GET /healthz", a.open(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })))
 	routes := a.routes()
 	if cfg.Console == nil {
 		mux.Handle("/", a.guard(routes))
@@ -63,7 +69,8 @@ func New(cfg Config) http.Handler {
 	mux.Handle(prefix+"/", a.guard(routes))
 	mux.Handle("/debug/", a.guard(routes))
 	mux.Handle("/", cfg.Console(Parts{
-		API: routes, Public: cfg.Public, Listen: cfg.Listen, Metrics: cfg.Metrics, Verify: a.store.VerifyAdmin, Logger: cfg.Logger, Done: cfg.Done,
+		API: routes, Public: cfg.Public, Listen: cfg.Listen, Metrics: cfg.Metrics, Verify: a.store.VerifyAdmin,
+		Wrong: func(r *http.Request) time.Duration { return a.guesses.wrong(r, "console sign-in") }, Logger: cfg.Logger, Done: cfg.Done,
 	}))
 	return mux
 }

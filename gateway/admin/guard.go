@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"iop/execution"
 	"iop/gateway/route"
@@ -27,14 +29,28 @@ func (a *api) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case crossOrigin(r):
-			a.fail(w, r, &failure{http.StatusForbidden, "cross_origin", "", "requests that a page of another origin sends are refused"})
+			a.fail(w, r, errCrossOrigin)
 		case !a.hasToken(r):
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			a.fail(w, r, &failure{http.StatusUnauthorized, "invalid_admin_token", "", "the admin token is missing or not the one in the state directory"})
+			a.unauthorized(w, r)
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+var errCrossOrigin = &failure{http.StatusForbidden, "cross_origin", "", "requests that a page of another origin sends are refused"}
+
+// unauthorized refuses a request without the admin token. One without any token is no guess.
+func (a *api) unauthorized(w http.ResponseWriter, r *http.Request) {
+	if len(r.Header["Authorization"]) > 0 {
+		if wait := a.guesses.wrong(r, "API request"); wait > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(wait/time.Second)))
+			a.fail(w, r, &failure{http.StatusTooManyRequests, "too_many_guesses", "", "too many wrong admin tokens came from this address"})
+			return
+		}
+	}
+	w.Header().Set("WWW-Authenticate", "Bearer")
+	a.fail(w, r, &failure{http.StatusUnauthorized, "invalid_admin_token", "", "the admin token is missing or not the one in the state directory"})
 }
 
 // crossOrigin reports whether a browser says that another origin made it send r. The token alone would do, as no browser
