@@ -105,6 +105,7 @@ func (c Config) checked() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Logger = slog.New(newCalm(c.Logger.Handler()))
 	return c, nil
 }
 

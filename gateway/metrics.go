@@ -209,8 +209,25 @@ func (m *metrics) decisions(s *Server) {
 	}, func() float64 { return float64(s.meter.Stats().Pending) }))
 }
 
-// state registers how long the state takes.
+// state registers how long the state takes, and whether it works.
 func (m *metrics) state(s *Server) {
+	for _, f := range state.Faults() {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "iop_state_fault", Help: "1 while the state's files have that fault (deleted, replaced, damaged, unreachable, pepper).",
+			ConstLabels: prometheus.Labels{"fault": f.String()},
+		}, func() float64 {
+			if now := s.cfg.Store.Fault(); now != nil && now.Fault == f {
+				return 1
+			}
+			return 0
+		}))
+	}
+	for _, f := range state.Failures() {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "iop_state_failures_total", Help: "Accesses to the state that failed, by reason (fault, busy, full, readonly, io, damaged).",
+			ConstLabels: prometheus.Labels{"reason": f.String()},
+		}, func() float64 { return float64(s.cfg.Store.Failed(f)) }))
+	}
 	took := prometheus.NewHistogramVec(histogramOpts("iop_state_seconds",
 		"How long accesses to the state took, by kind (read, write). A key in the cache needs none.",
 		[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}), []string{"kind"})

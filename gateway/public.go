@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"iop/gateway/admission"
 	"iop/gateway/route"
 	"iop/openai"
+	"iop/state"
 )
 
 const (
@@ -132,7 +134,11 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	if err := s.cfg.Store.Ping(ctx); err != nil {
 		s.log.Warn("not ready", "error", err)
-		plain(w, http.StatusServiceUnavailable, "the state does not answer\n")
+		reason := "the state does not answer"
+		if fault, ok := errors.AsType[*state.FaultError](err); ok {
+			reason = fault.Public()
+		}
+		plain(w, http.StatusServiceUnavailable, reason+"\n")
 		return
 	}
 	if s.managed() {

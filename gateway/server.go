@@ -237,6 +237,7 @@ func (s *Server) Run(ctx context.Context) error {
 	books.Go(func() { s.meter.Run(metering) })
 	defer books.Wait() // the last records are written
 	defer stop()
+	s.tasks.Go(func() { s.cfg.Store.Watch(s.background, s.log) })
 	var wg sync.WaitGroup
 	s.tasks.Go(s.watchLaggards)
 	wg.Go(func() { failed <- serve(s.public, s.listener) })

@@ -41,6 +41,7 @@ var migrations embed.FS
 
 // database is an engine behind the queries. It is all that knows which one.
 type database struct {
+	guard       *guard    // or nil: a database in memory
 	read, write *pool     // the same one where the engine has just one connection
 	anchor      *sql.DB   // or nil; keeps a database in memory alive
 	versions    *versions // or nil: the engine can't tell cheaply whether something has changed
@@ -58,11 +59,11 @@ func openSQLiteFile(path string) (*database, error) {
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	absolute, err := filepath.Abs(path)
+	name, err := sqliteName(path)
 	if err != nil {
 		return nil, err
 	}
-	name := "file:" + (&url.URL{Path: filepath.ToSlash(absolute)}).EscapedPath()
+	guard := newGuard(path, name)
 	writer, err := sqlitePool(name, url.Values{"_journal_mode": {"WAL"}, "_txlock": {"immediate"}}, 1)
 	if err != nil {
 		return nil, err
@@ -76,9 +77,18 @@ func openSQLiteFile(path string) (*database, error) {
 		return nil, errors.Join(err, reader.Close(), writer.Close())
 	}
 	return &database{
-		read: &pool{DB: reader}, write: &pool{DB: writer, writes: true}, versions: &versions{db: versioned},
+		guard: guard, read: &pool{DB: reader, guard: guard}, write: &pool{DB: writer, guard: guard, writes: true}, versions: &versions{db: versioned},
 		dialect: goose.DialectSQLite3,
 	}, nil
+}
+
+// sqliteName is how SQLite's driver names the database in a file.
+func sqliteName(path string) (string, error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	return "file:" + (&url.URL{Path: filepath.ToSlash(absolute)}).EscapedPath(), nil
 }
 
 // openSQLiteMemory opens an empty database of its own. One connection reads and writes, so that none meets another's
@@ -104,11 +114,39 @@ func openSQLiteMemory(ctx context.Context) (*database, error) {
 type pool struct {
 	*sql.DB
 	writes   bool
+	guard    *guard                                               // or nil: a database in memory
 	observer atomic.Pointer[func(write bool, took time.Duration)] // or nil
 }
 
-// done tells the observer of a piece of work that began then.
-func (p *pool) done(began time.Time) {
+// QueryContext, ExecContext and BeginTx are those of sql.DB for as long as the database can be trusted.
+
+// QueryContext implements querier.
+func (p *pool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := p.guard.allow(p.writes); err != nil {
+		return nil, err
+	}
+	return p.DB.QueryContext(ctx, query, args...)
+}
+
+// ExecContext is for changes that return nothing.
+func (p *pool) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := p.guard.allow(p.writes); err != nil {
+		return nil, err
+	}
+	return p.DB.ExecContext(ctx, query, args...)
+}
+
+// BeginTx begins a transaction.
+func (p *pool) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
+	if err := p.guard.allow(p.writes); err != nil {
+		return nil, err
+	}
+	return p.DB.BeginTx(ctx, opts)
+}
+
+// done tells the observer of a piece of work that began then, and the guard how it went.
+func (p *pool) done(began time.Time, err error) {
+	p.guard.noted(err)
 	if f := p.observer.Load(); f != nil {
 		(*f)(p.writes, time.Since(began))
 	}
@@ -224,8 +262,8 @@ func (d *database) migrateOnce(ctx context.Context) error {
 }
 
 // locked runs f while this process alone writes: no other, in whatever process, is inside its own locked.
-func (d *database) locked(ctx context.Context, f func(*sql.Tx) error) error {
-	defer d.write.done(time.Now())
+func (d *database) locked(ctx context.Context, f func(*sql.Tx) error) (err error) {
+	defer func(began time.Time) { d.write.done(began, err) }(time.Now())
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -273,16 +311,18 @@ type querier interface {
 // It reads to the end of the rows, and that is what makes a write with RETURNING last: SQLite commits such a statement
 // in the step after its last row, and a fault there (a full disk) is that step's error. database/sql's QueryRow stops
 // before it.
-func queryAll[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
-	if p, ok := q.(interface{ done(began time.Time) }); ok { // no transaction, which locked tells of as a whole
-		defer p.done(time.Now())
+func queryAll[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, error), query string, args ...any) (all []T, err error) {
+	// No transaction, which locked tells of as a whole.
+	if p, ok := q.(interface {
+		done(began time.Time, err error)
+	}); ok {
+		defer func(began time.Time) { p.done(began, err) }(time.Now())
 	}
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var all []T
 	for rows.Next() {
 		one, err := scan(rows)
 		if err != nil {

@@ -95,6 +95,30 @@ func (d secretDirectory) sync() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
+// refuseOrphans refuses to make a new database where the rest of another one lies: whoever deleted the database, or mounted
+// the wrong disk, would find an Edge that knows none of its keys and has no past.
+func refuseOrphans(at location) error {
+	// Looked for before the database: who makes a new one makes it first and these after it.
+	pepper := filepath.Join(at.directory(), pepperFile)
+	_, noPepper := os.Stat(pepper)
+	wal, noWAL := os.Stat(at.path + "-wal")
+	info, err := os.Stat(at.path)
+	how := "is missing"
+	switch {
+	case err == nil && info.Size() == 0:
+		how = "is empty"
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil // it is there, or openSQLiteFile says why it can't be read
+	}
+	switch {
+	case noPepper == nil:
+		return fmt.Errorf("%s %s, but the pepper of a former state lies beside it: restore the database from a backup; or, to begin anew with no keys, tokens and usage, remove %s", at.path, how, pepper)
+	case noWAL == nil && wal.Size() > 0:
+		return fmt.Errorf("%s %s, but its write-ahead log lies beside it: restore the database from a backup; or, to begin anew, remove %s-wal", at.path, how, at.path)
+	}
+	return nil
+}
+
 // secretMemory is secretFiles of a Store in memory.
 type secretMemory map[string]string
 

@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Inspection is what Inspect found of a state.
@@ -17,6 +19,7 @@ type Inspection struct {
 	Path    string // of the database
 	Missing bool   // there is none yet: it is made when the state is opened
 	Schema  int64  // the version of its schema
+	Checked bool   // all of it was checked and is sound; false also where there was no time for it
 	Known   int64  // the version that this binary has; an older schema is brought up to it when the state is opened
 }
 
@@ -40,8 +43,11 @@ func Inspect(ctx context.Context, stateURL string) (Inspection, error) {
 	switch _, err := os.Stat(at.path); {
 	case errors.Is(err, fs.ErrNotExist):
 		i.Missing = true
-		return i, nil
+		return i, refuseOrphans(at)
 	case err != nil:
+		return i, err
+	}
+	if err := refuseOrphans(at); err != nil {
 		return i, err
 	}
 	if i.Schema, err = schemaOf(ctx, at.path); err != nil {
@@ -50,16 +56,37 @@ func Inspect(ctx context.Context, stateURL string) (Inspection, error) {
 	if i.Schema > i.Known {
 		return i, fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", errNewerSchema, i.Schema, i.Known)
 	}
-	return i, nil
+	i.Checked, err = checked(ctx, at.path)
+	return i, err
+}
+
+// checked checks all of a database, for as long as half of the time that ctx has.
+func checked(ctx context.Context, path string) (bool, error) {
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
+	}
+	name, err := sqliteName(path)
+	if err != nil {
+		return false, err
+	}
+	err = newGuard(path, name).inspect(ctx, func(db *sql.DB) error { return quickCheck(ctx, db, "") })
+	switch {
+	case ctx.Err() != nil:
+		return false, nil
+	case FailureOf(err) == FailureDamaged && !errors.Is(err, ErrDamaged):
+		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err == nil, err
 }
 
 // schemaOf asks a database that exists.
 func schemaOf(ctx context.Context, path string) (version int64, err error) {
-	absolute, err := filepath.Abs(path)
+	name, err := sqliteName(path)
 	if err != nil {
 		return 0, err
 	}
-	name := "file:" + (&url.URL{Path: filepath.ToSlash(absolute)}).EscapedPath()
 	db, err := sqlitePool(name, url.Values{"mode": {"rw"}, "_query_only": {"true"}}, 1)
 	if err != nil {
 		return 0, err

@@ -19,7 +19,7 @@ type Moment struct {
 // the database has it now or has had it since; what was learned as of the same Moment before costs no look-up. Whoever
 // must not miss a change asks for a Moment of his own, after the change may have been announced to him.
 func (s *Store) Moment(ctx context.Context) Moment {
-	if s.db.versions == nil || ctx.Err() != nil {
+	if s.db.versions == nil || ctx.Err() != nil || s.db.guard.allow(false) != nil {
 		return Moment{}
 	}
 	return s.db.versions.read()

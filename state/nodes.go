@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"iop/execution"
@@ -80,6 +81,7 @@ func (s *Store) NextGeneration(ctx context.Context, node execution.NodeID, seen 
 	if seen > math.MaxInt64-maxSeenAhead { // not a number that a column holds, so no honest one
 		seen = 0
 	}
+	before := s.given.latest(node)
 	next, err := queryOne(ctx, s.db.write, scanOne[int64], nextGeneration, string(node), int64(seen), int64(maxSeenAhead))
 	if errors.Is(err, sql.ErrNoRows) {
 		err = errors.New("its numbers are used up")
@@ -87,5 +89,34 @@ func (s *Store) NextGeneration(ctx context.Context, node execution.NodeID, seen 
 	if err != nil {
 		return 0, fmt.Errorf("next generation of node %q: %w", node, err)
 	}
+	if next <= before {
+		s.db.guard.condemn(FaultReplaced, fmt.Sprintf("generation %d of node %q was given before: it is an older copy of the state", next, node))
+		return 0, fmt.Errorf("next generation of node %q: %w", node, s.db.guard.allow(false))
+	}
+	s.given.note(node, next)
 	return execution.Generation(next), nil
+}
+
+// generations are the last ones that this Store gave to Nodes. They never fall while nobody puts an older copy of the database
+// in the place of the one that is open. The zero value is ready.
+type generations struct {
+	mu   sync.Mutex
+	last map[execution.NodeID]int64
+}
+
+// latest returns the highest that a Node was given, 0 if none is known.
+func (g *generations) latest(node execution.NodeID) int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.last[node]
+}
+
+// note notes what a Node was given. Of two at once the lower may come second.
+func (g *generations) note(node execution.NodeID, given int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.last == nil || len(g.last) >= maxLearned {
+		g.last = make(map[execution.NodeID]int64)
+	}
+	g.last[node] = max(g.last[node], given)
 }

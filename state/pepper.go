@@ -100,9 +100,9 @@ func openPeppers(ctx context.Context, db *database, files secretFiles) (*peppers
 	return all, nil
 }
 
-func readProofs(ctx context.Context, tx *sql.Tx) (map[int64]string, error) {
+func readProofs(ctx context.Context, q querier) (map[int64]string, error) {
 	proofs := make(map[int64]string)
-	_, err := queryAll(ctx, tx, func(rows *sql.Rows) (none struct{}, err error) {
+	_, err := queryAll(ctx, q, func(rows *sql.Rows) (none struct{}, err error) {
 		var version int64
 		var proof string
 		err = rows.Scan(&version, &proof)

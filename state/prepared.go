@@ -20,11 +20,14 @@ func (p prepared) QueryContext(ctx context.Context, _ string, args ...any) (*sql
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if err := p.pool.guard.allow(false); err != nil {
+		return nil, err
+	}
 	return p.statement.QueryContext(context.WithoutCancel(ctx), args...)
 }
 
-// done tells the pool's observer.
-func (p prepared) done(began time.Time) { p.pool.done(began) }
+// done tells the pool.
+func (p prepared) done(began time.Time, err error) { p.pool.done(began, err) }
 
 // preparedQueries are those on the path of a leased run.
 type preparedQueries struct{ key, credential, nodeAllowed prepared }

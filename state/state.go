@@ -34,6 +34,7 @@ type Store struct {
 	masterKeys atomic.Pointer[keyring] // or nil: UseMasterKey was not called
 	leases     leaseLog
 	facts      facts
+	given      generations
 
 	// The background goroutines belong to Open, which starts them, and Close, which stops them and waits.
 	stop       context.CancelFunc
@@ -74,6 +75,9 @@ func openOn(ctx context.Context, db *database, files secretFiles) (*Store, error
 	if err := db.migrate(ctx); err != nil {
 		return nil, errors.Join(err, db.close())
 	}
+	if err := db.guard.begin(ctx); err != nil {
+		return nil, errors.Join(err, db.close())
+	}
 	peppers, err := openPeppers(ctx, db, files)
 	if err != nil {
 		return nil, errors.Join(err, db.close())
@@ -100,6 +104,9 @@ func openLocation(ctx context.Context, at location) (*database, secretFiles, err
 		return db, secretMemory{}, err
 	}
 	if err := os.MkdirAll(at.directory(), 0o700); err != nil {
+		return nil, nil, err
+	}
+	if err := refuseOrphans(at); err != nil {
 		return nil, nil, err
 	}
 	db, err := openSQLiteFile(at.path)

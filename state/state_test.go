@@ -78,8 +78,8 @@ func TestFilesAreOurs(t *testing.T) {
 }
 
 func TestRelativePathAndOddNames(t *testing.T) {
-	t.Chdir(t.TempDir())
 	for _, name := range []string{"iop.db", "dir/iop.db", "a b%20c;&='\"é.db"} {
+		t.Chdir(t.TempDir())
 		s := openURL(t, "sqlite://"+name)
 		createKey(t, s, KeySpec{Name: "k"})
 		if _, err := os.Stat(name); err != nil {

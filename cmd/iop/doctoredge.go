@@ -98,6 +98,11 @@ func (e *edgeDoctor) state(ctx context.Context) {
 	switch {
 	case err != nil && strings.Contains(err.Error(), "newer iop"):
 		e.d.fail("state", "run that version or a later one", "%s", oneLine(err))
+	case err != nil && strings.Contains(err.Error(), "former state"), err != nil && strings.Contains(err.Error(), "write-ahead log"):
+		e.d.fail("state", "as it says; docs/operations.md has how to restore", "%s", oneLine(err))
+		return
+	case errors.Is(err, state.ErrDamaged):
+		e.d.fail("state", "stop the Edge and restore a backup: docs/operations.md", "%s", oneLine(err))
 	case err != nil:
 		e.d.fail("state", "check that this user owns the file, and that it is the Edge's database", "%s", oneLine(err))
 	case found.Missing:
@@ -107,6 +112,13 @@ func (e *edgeDoctor) state(ctx context.Context) {
 		e.d.warn("state", "back it up, then start the Edge, which brings it up to date", "%s is of an older iop (schema %d, this one has %d), which does not open it any more then", found.Path, found.Schema, found.Known)
 	default:
 		e.d.ok("state", "%s opens, schema %d", found.Path, found.Schema)
+	}
+	switch {
+	case err != nil:
+	case found.Checked:
+		e.d.ok("state", "all of the database is sound")
+	default:
+		e.d.warn("state", "the Edge that runs checks it once a day; with the Edge stopped: sqlite3 "+found.Path+" \"PRAGMA quick_check\"", "the database is too large to be checked in %s", doctorPatience/2)
 	}
 	e.adminToken()
 }
@@ -261,9 +273,7 @@ func (e *edgeDoctor) isEdge(ctx context.Context, base, path string, codes ...str
 	if err != nil {
 		return false
 	}
-	// It is this machine's own port that is asked what it is, whatever its certificate names.
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
-	response, err := transport.RoundTrip(request)
+	response, err := ownPort().RoundTrip(request)
 	if err != nil {
 		return false
 	}
@@ -397,6 +407,34 @@ func (d *doctor) identity(f identityFiles, role identity.Role) bool {
 	return true
 }
 
+// ready asks the Edge that runs whether it takes requests, as a balancer would.
+func (e *edgeDoctor) ready(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
+	defer cancel()
+	scheme := "http://"
+	if e.config.TLSCert != "" {
+		scheme = "https://"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+dialable(e.config.Listen)+"/readyz", http.NoBody)
+	if err != nil {
+		return
+	}
+	response, err := ownPort().RoundTrip(request)
+	if err != nil {
+		return // the port's line has said what is there
+	}
+	defer response.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(response.Body, 200))
+	if err == nil && response.StatusCode == http.StatusServiceUnavailable {
+		e.d.fail("edge", "its log says more; docs/operations.md has what to do", "it takes no requests: %s", strings.TrimSpace(string(said)))
+	}
+}
+
+// ownPort asks a port of this machine, whatever its certificate names.
+func ownPort() *http.Transport {
+	return &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+}
+
 // running asks the Edge that runs with these settings, if there is one.
 func (e *edgeDoctor) running(ctx context.Context) {
 	if !isHostPort(e.config.AdminListen) {
@@ -407,6 +445,7 @@ func (e *edgeDoctor) running(ctx context.Context) {
 		e.d.ok("edge", "none runs with these settings")
 		return
 	}
+	e.ready(ctx)
 	var status admin.Status
 	if err := o.call(ctx, "GET", "/status", nil, &status); err != nil {
 		e.d.warn("edge", "give the settings of the Edge that runs, IOP_EDGE_STATE first", "something answers at %s, but: %s", o.admin.URL, oneLine(err))

@@ -224,7 +224,21 @@ func (a *api) failureOf(r *http.Request, err error) *failure {
 		return &failure{http.StatusNotFound, "not_found", "id", "there is no such id"}
 	}
 	a.log.Error("admin request failed", "path", r.Pattern, "error", err)
+	if f := stateFailure(err); f != nil {
+		return f
+	}
 	return &failure{http.StatusInternalServerError, "internal_error", "", "an internal error occurred; the log has it"}
+}
+
+// stateFailure is the answer where the state failed; nil for other errors.
+func stateFailure(err error) *failure {
+	if fault, ok := errors.AsType[*state.FaultError](err); ok {
+		return &failure{http.StatusServiceUnavailable, "state_unavailable", "", fault.Error()}
+	}
+	if why := state.FailureOf(err); why != state.FailureNone {
+		return &failure{http.StatusServiceUnavailable, "state_unavailable", "", "the state could not be used (" + why.String() + "); the log has more"}
+	}
+	return nil
 }
 
 // credentialFailure is the answer to an error about slots and profiles; nil for others.
