@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"os"
 	"os/exec"
@@ -93,7 +94,7 @@ func TestOperationsGuide(t *testing.T) {
 	o.startNode("gpu-3", "--provider", provider)
 	o.startNode("gpu-4", "--provider", provider)
 	o.backupAndRestore(provider)
-	o.upgradeNode()
+	o.upgradeNode(provider)
 	if out := o.enter("iop version"); !strings.HasPrefix(out, "iop ") {
 		t.Errorf("%s", out)
 	}
@@ -143,28 +144,67 @@ func (o *operated) backupAndRestore(provider string) {
 	}
 }
 
-// upgradeNode drains gpu-3 under a stream, and has it back.
-func (o *operated) upgradeNode() {
+// upgradeNode has gpu-3 restarted under streams, as the guide says: the Node is ended at once when the command that waits
+// has returned, and no stream is cut.
+func (o *operated) upgradeNode(provider string) {
 	o.t.Helper()
 	var streams []*answer
 	for range 4 { // some on each
-		streams = append(streams, o.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "tokens=60,itl=50ms", true)))
+		streams = append(streams, o.ask(context.Background(), http.DefaultClient, "/v1/chat/completions", chat("sim-small", "tokens=80,itl=50ms", true)))
 	}
 	for _, a := range streams {
 		a.reaches(o.t, 1, 30*time.Second)
 	}
-	o.enter("iop drain gpu-3\niop nodes")
-	if code := o.status(o.key); code != http.StatusOK {
-		o.t.Errorf("while gpu-3 drains: %d", code)
+	if n := o.node("gpu-3"); len(n.Sessions) == 0 || n.Sessions[0].OpenRuns == 0 {
+		o.t.Fatalf("nothing runs on gpu-3: %+v", n)
 	}
-	for _, a := range streams {
+	seen, stop := o.watchState("gpu-3")
+	o.enter("iop drain gpu-3 --wait")
+	o.nodes[0].kill() // whatever was open there is cut
+	stop()
+	if !seen["draining"] {
+		o.t.Errorf("while runs were open gpu-3 was %v", seen)
+	}
+	for i, a := range streams {
 		if err := a.end(o.t, time.Minute).whole(); err != nil {
-			o.t.Errorf("a stream of before the drain: %v", err)
+			o.t.Errorf("stream %d was cut: %v", i, err)
 		}
 	}
-	eventually(o.t, time.Minute, "gpu-3 is drained", func() bool { return o.node("gpu-3").State == "drained" })
+	if code := o.status(o.key); code != http.StatusOK {
+		o.t.Errorf("while gpu-3 is away: %d", code)
+	}
+	o.startNode("gpu-3", "--provider", provider)
+	o.online("gpu-3", time.Minute)
 	o.enter("--resume")
 	eventually(o.t, time.Minute, "gpu-3 is online", func() bool { return o.node("gpu-3").State == "online" })
+}
+
+// watchState notes in which states a Node is, until stop is called.
+func (o *operated) watchState(name string) (seen map[string]bool, stop func()) {
+	o.t.Helper()
+	seen = map[string]bool{}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			out, _, _ := tryIOP(o.t, o.env, "nodes", "--json")
+			var list struct{ Data []nodeState }
+			if json.Unmarshal([]byte(out), &list) != nil {
+				continue
+			}
+			for _, n := range list.Data {
+				if n.Node == name {
+					seen[n.State] = true
+				}
+			}
+		}
+	}()
+	return seen, func() { close(done); <-ended }
 }
 
 // TestOperationsSettings: the settings in the guide's files are the Edge's.

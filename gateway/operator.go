@@ -95,7 +95,7 @@ func (o operator) Nodes() []admin.Node {
 
 func nodeView(v *registry.NodeView, load map[admission.Target]int) admin.Node {
 	n := admin.Node{
-		Node: v.Node, State: "offline", Flapping: v.Flapping, Contender: v.Contender, LastSeen: v.LastSeen.UTC(), LastCause: v.LastCause,
+		Node: v.Node, State: "offline", Drain: v.Drained, Flapping: v.Flapping, Contender: v.Contender, LastSeen: v.LastSeen.UTC(), LastCause: v.LastCause,
 		Sessions: make([]admin.Session, 0, len(v.Sessions)), History: make([]admin.EndedSession, 0, len(v.Ended)),
 	}
 	for _, e := range v.Ended {
@@ -110,10 +110,27 @@ func nodeView(v *registry.NodeView, load map[admission.Target]int) admin.Node {
 			n.State = s.State
 		}
 	}
+	n.OpenRuns = openRuns(&n)
 	if v.Drained && n.State == "online" {
 		n.State = "drained"
+		if n.OpenRuns > 0 {
+			n.State = "draining"
+		}
 	}
 	return n
+}
+
+// openRuns counts what a Node still has to do: the runs of its sessions, and those that hold a place there and are about to be
+// opened.
+func openRuns(n *admin.Node) (count int) {
+	for i := range n.Sessions {
+		held := 0
+		for j := range n.Sessions[i].Providers {
+			held += n.Sessions[i].Providers[j].InFlight
+		}
+		count += max(n.Sessions[i].OpenRuns, held)
+	}
+	return count
 }
 
 func sessionView(node execution.NodeID, v *registry.SessionView, load map[admission.Target]int) admin.Session {

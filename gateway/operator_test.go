@@ -150,6 +150,44 @@ func TestAdminDrainsNode(t *testing.T) {
 	}
 }
 
+// A Node that has runs is not drained before the last of them has ended: whoever stops it then cuts nothing.
+func TestAdminShowsOpenRunsOfADrain(t *testing.T) {
+	e := newEdge(t, nil)
+	release := make(chan struct{})
+	e.addNode("n1", 4, func(ctx context.Context, run *tunnel.NodeRun) {
+		<-release
+		answerJSON(200, `{}`)(ctx, run)
+	}, "m")
+	got := make(chan int, 2)
+	for range 2 {
+		go func() { status, _, _ := e.post(chat, `{"model":"m"}`); got <- status }()
+	}
+	e.eventually("both run", func() bool { return e.adminNode("n1").OpenRuns == 2 })
+	e.operate("POST", "/admin/v1/nodes/n1/drain", "")
+	if n := e.adminNode("n1"); n.State != "draining" || !n.Drain || n.OpenRuns != 2 {
+		t.Errorf("with two runs: %+v", n)
+	}
+	release <- struct{}{}
+	<-got
+	e.eventually("one has ended", func() bool { return e.adminNode("n1").OpenRuns == 1 })
+	if n := e.adminNode("n1"); n.State != "draining" {
+		t.Errorf("with one run: %+v", n)
+	}
+	release <- struct{}{}
+	<-got
+	e.eventually("it is drained", func() bool { n := e.adminNode("n1"); return n.State == "drained" && n.OpenRuns == 0 })
+	e.operate("POST", "/admin/v1/nodes/n1/resume", "")
+	if n := e.adminNode("n1"); n.State != "online" || n.Drain {
+		t.Errorf("resumed: %+v", n)
+	}
+}
+
+func (e *edge) adminNode(name string) (node admin.Node) {
+	e.t.Helper()
+	e.adminGet("/admin/v1/nodes/"+name, &node)
+	return node
+}
+
 func TestAdminFollowsAndCancelsRuns(t *testing.T) {
 	e := newEdge(t, nil)
 	codes := make(chan execution.Code, 1)

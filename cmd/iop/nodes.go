@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -27,6 +26,9 @@ session ended.`,
 // nodeRows are a Node's lines: one for each provider of each session, at least one.
 func nodeRows(n *admin.Node) [][]string {
 	state := n.State
+	if n.Drain && n.OpenRuns > 0 {
+		state += ", " + counted(n.OpenRuns, "run") + " open"
+	}
 	if n.Flapping {
 		state += ", flapping"
 	}
@@ -51,38 +53,4 @@ func nodeRows(n *admin.Node) [][]string {
 		}
 	}
 	return rows
-}
-
-func newDrainCommand() *cobra.Command {
-	var resume, asJSON bool
-	cmd := &cobra.Command{
-		Use:   "drain NODE",
-		Short: "Give a Node no new runs; those that it has finish",
-		Long: `Give a Node no new runs; those that it has finish. It lasts until --resume, or
-until the Node's process is started anew.`,
-		Example: "  iop drain gpu-3\n  iop drain gpu-3 --resume",
-		Args:    exactly("the Node's name"),
-	}
-	o := bindOperator(cmd)
-	cmd.Flags().BoolVar(&resume, "resume", false, "give it runs again")
-	jsonFlag(cmd, &asJSON)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := o.load(); err != nil {
-			return err
-		}
-		action, word := "drain", "gets no new runs"
-		if resume {
-			action, word = "resume", "gets runs again"
-		}
-		var answer any
-		if err := o.call(cmd.Context(), "POST", "/nodes/"+url.PathEscape(args[0])+"/"+action, nil, &answer); err != nil {
-			return nextStep(args[0], err)
-		}
-		if asJSON {
-			return printJSON(cmd.OutOrStdout(), answer)
-		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", args[0], word)
-		return err
-	}
-	return cmd
 }

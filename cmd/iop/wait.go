@@ -52,3 +52,29 @@ func showWait(w io.Writer, what string) (stop func()) {
 		}
 	})
 }
+
+// progress is one line that is written anew, on a terminal only.
+type progress struct {
+	w     io.Writer // nil where it is no terminal
+	width int
+}
+
+func newProgress(w io.Writer) *progress {
+	if !isTerminal(w) {
+		w = nil
+	}
+	return &progress{w: w}
+}
+
+func (p *progress) show(line string) {
+	if p.w != nil {
+		p.width = max(p.width, len(line))
+		fmt.Fprintf(p.w, "\r%-*s", p.width, line)
+	}
+}
+
+func (p *progress) clear() {
+	if p.w != nil && p.width > 0 {
+		fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", p.width))
+	}
+}

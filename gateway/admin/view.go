@@ -106,7 +106,9 @@ type Status struct {
 // Node is an element of GET /admin/v1/nodes.
 type Node struct {
 	Node      execution.NodeID `json:"node"`
-	State     string           `json:"state"` // "online", "draining", "drained", "offline"
+	State     string           `json:"state"`     // "online", "draining", "drained" (no run is left), "offline"
+	Drain     bool             `json:"drain"`     // an operator drains it
+	OpenRuns  int              `json:"open_runs"` // of all its sessions
 	Flapping  bool             `json:"flapping"`
 	Contender string           `json:"contender,omitempty"` // address of the other process that asks for the name
 	LastSeen  time.Time        `json:"last_seen"`
