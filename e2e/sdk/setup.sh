@@ -6,6 +6,7 @@
 #   .cache/sdk/openai7    node_modules with openai 7.x from npm            (openai7/package-lock.json)
 #   .cache/sdk/matrix     node_modules of the client matrix                (clients/package-lock.json)
 #   .cache/sdk/clients, clients-old   its virtual environments             (clients/requirements.txt, -old.txt)
+#   .cache/sdk/forms, forms-node      what servers read forms with         (forms/requirements.txt, forms/package-lock.json)
 #
 # Each is redone when what it was made from changes; otherwise this takes no time. openai-go is in go.mod.
 set -euo pipefail
@@ -52,7 +53,9 @@ node_with() {
 
 python_with python "$here/requirements.txt"
 python_with clients "$here/clients/requirements.txt"
+python_with forms "$here/forms/requirements.txt"
 python_with clients-old "$here/clients/requirements-old.txt"
 node_with openai6 "$here/openai6"
 node_with openai7 "$here/openai7"
 node_with matrix "$here/clients"
+node_with forms-node "$here/forms"
