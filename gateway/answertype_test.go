@@ -2,13 +2,17 @@ package gateway_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 
 	"iop/execution"
+	"iop/execution/safetext"
+	"iop/gateway"
 	"iop/tunnel"
 )
 
@@ -109,6 +113,61 @@ func TestPassedTypes(t *testing.T) {
 		resp.Body.Close()
 		if resp.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %v", path, resp.Header)
+		}
+	}
+}
+
+// TestKeysAreNotRepeated: a key that a client put in the wrong place comes back in no answer and no line of the log, and what could
+// move a terminal's cursor or turn its text around is refused or escaped.
+func TestKeysAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	var out logBuffer
+	logs := gateway.NewLogWriter(&out)
+	e := newEdge(t, func(c *gateway.Config) { c.Logger = slog.New(gateway.NewLogHandler(logs, slog.LevelDebug)) })
+	e.addNode("n1", 4, answerJSON(200, `{}`), "m")
+	const foreign = "sk-proj-Q7vK2mZp9LxWc4RtYb8N"
+	secret := strings.TrimPrefix(e.key, "sk-iop_")
+	for _, place := range []string{"/K/%s/api/chat", "/kk/%s/", "/KK/%s", "//k/%s/x", "/k/x/k/%s/", "/%s", "/v1/%s/chat/completions", "/v1/models/%s", "/iop/v1/runs/%s", "/iop/v1/runs/%s/cancel", "/api/%s", "/tunnel/%s"} {
+		for _, key := range []string{e.key, foreign, strings.ToUpper(e.key), "plain-words-my-secret"} {
+			for _, method := range []string{"GET", "POST", "DELETE"} {
+				resp := e.do(e.request(method, fmt.Sprintf(place, key), ""))
+				body, _ := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				for _, form := range []string{secret, strings.ToUpper(secret), foreign[8:]} {
+					if strings.Contains(string(body), form) {
+						t.Errorf("%s %s shows the key: %s", method, place, body)
+					}
+				}
+				if strings.Contains(string(body), "my-secret") && strings.Contains(strings.ToLower(place), "k/%s") {
+					t.Errorf("%s %s: %s", method, place, body)
+				}
+			}
+		}
+	}
+	for _, model := range []string{e.key, foreign, `m\u202eevil`, `m\ufeff`, `m\u2028x`, `m\u009b31m`} {
+		_, _, body := e.post(chat, `{"model":"`+model+`"}`)
+		if strings.Contains(body, secret) || strings.Contains(body, foreign[8:]) || strings.ContainsFunc(body, safetext.Unfit) && !strings.HasSuffix(body, "\n") {
+			t.Errorf("the model %q: %q", model, body)
+		}
+	}
+	req := e.request(http.MethodPost, chat, `{"model":"m"}`)
+	req.Header.Set("X-Client-Request-Id", e.key)
+	req.Header.Set("X-Session-Id", foreign)
+	resp := e.do(req)
+	resp.Body.Close()
+	if got := fmt.Sprint(resp.Header); strings.Contains(got, foreign[8:]) || strings.Contains(got, secret) {
+		t.Errorf("a header shows it: %s", got)
+	}
+	e.idle()
+	slog.New(gateway.NewLogHandler(logs, slog.LevelDebug)).Info("a\u202eb\x7fc\u009bd", "key", e.key)
+	logs.Close()
+	text := out.String()
+	if strings.Contains(text, secret) || strings.Contains(text, foreign[8:]) || !strings.Contains(text, `a\u202eb\u007fc\u009bd`) {
+		t.Errorf("the log: %s", text)
+	}
+	for line := range strings.Lines(text) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("no JSON: %s", line)
 		}
 	}
 }

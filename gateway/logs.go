@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"iop/execution/safetext"
 )
 
 // Limits of a LogWriter.
@@ -67,7 +69,7 @@ func (l *LogWriter) Write(p []byte) (int, error) {
 		l.dropped++
 		return len(p), nil
 	}
-	l.buf = append(l.buf, p...)
+	l.buf = safetext.AppendLine(l.buf, p)
 	switch {
 	case len(l.buf) >= logFlushBytes:
 		l.poke()
@@ -215,7 +217,7 @@ func (l *LogWriter) writeLate(p []byte) {
 	if l.stuck {
 		return
 	}
-	line, done := bytes.Clone(p), make(chan struct{})
+	line, done := safetext.AppendLine(nil, p), make(chan struct{})
 	go func() {
 		defer close(done)
 		_, _ = l.out.Write(line) // nowhere to report it

@@ -114,7 +114,7 @@ func (s *Server) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	defer s.recovered(w, r)
 	switch {
 	case r.URL.Path != tunnelPath:
-		s.answer(w, r, openai.UnknownPath(r.URL.Path))
+		s.answer(w, r, openai.UnknownPath(withoutKey(r.URL.Path)))
 	case s.allow(w, r, http.MethodGet):
 		s.serveNode(w, r)
 	}

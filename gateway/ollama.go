@@ -60,7 +60,7 @@ func (s *Server) serveKeyed(w http.ResponseWriter, r *http.Request, rest string)
 		s.serveOllama(w, inner, path)
 	default:
 		hurryBody(w, r)
-		openai.WriteError(w, openai.FamilyOllama, newRequestID(), openai.UnknownPath(path))
+		openai.WriteError(w, openai.FamilyOllama, newRequestID(), openai.UnknownPath(withoutKey(path)))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/execution/safetext"
 	"iop/gateway/admission"
 	"iop/gateway/route"
 	"iop/openai"
@@ -83,20 +84,32 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// withoutKey is a path as it may be said: one that was meant for serveKeyed and is misspelt may hold a key.
+// withoutKey is a path as it may be said: one that was meant for serveKeyed and is misspelt (/K/..., /kk/..., //k/...) may hold a
+// key of any shape, and another one a key that somebody put there in his own way.
 func withoutKey(path string) string {
-	if before, _, ok := strings.Cut(path, keyPrefix); ok {
-		return before + keyPrefix + "..."
+	segments := strings.Split(path, "/")
+	for i, segment := range segments[:len(segments)-1] {
+		if segment != "" && strings.Trim(segment, "kK") == "" {
+			return strings.Join(segments[:i+1], "/") + "/..."
+		}
 	}
-	return path
+	for i, segment := range segments {
+		if len(segment) >= longSegment && strings.ContainsAny(segment, "0123456789") {
+			segments[i] = "..."
+		}
+	}
+	return safetext.MaskKeys(strings.Join(segments, "/"))
 }
+
+// longSegment is the length from which a part of an unknown path that has digits may be a secret. Those of the API are shorter.
+const longSegment = 24
 
 // allow answers 405 unless the method is the one; HEAD counts as GET.
 func (s *Server) allow(w http.ResponseWriter, r *http.Request, method string) bool {
 	if r.Method == method || method == http.MethodGet && r.Method == http.MethodHead {
 		return true
 	}
-	s.answer(w, r, openai.MethodNotAllowed(r.URL.Path, method))
+	s.answer(w, r, openai.MethodNotAllowed(withoutKey(r.URL.Path), method))
 	return false
 }
 
@@ -250,7 +263,7 @@ func (x *exchange) look() (e *openai.Error) {
 	if x.op.StreamsUnlessTold() && !x.env.StreamSet {
 		x.env.Stream = true
 	}
-	x.session = sessionOf(x.r.Header, &x.env, x.body)
+	x.session = safetext.MaskKeys(sessionOf(x.r.Header, &x.env, x.body)) // it is repeated in logs, exports and the answer
 	x.routed = x.s.routedName(x.fam, x.key, x.env.Model)
 	if x.route, e = x.s.routeFor(x.key, x.routed); e != nil {
 		return e

@@ -60,7 +60,7 @@ func (rec *record) view() runView {
 func (s *Server) serveRun(w http.ResponseWriter, r *http.Request, rest string) {
 	id, cancels := strings.CutSuffix(rest, cancelSuffix)
 	if id == "" || strings.Contains(id, "/") {
-		s.answer(w, r, openai.UnknownPath(r.URL.Path))
+		s.answer(w, r, openai.UnknownPath(withoutKey(r.URL.Path)))
 		return
 	}
 	method := http.MethodGet
@@ -77,7 +77,7 @@ func (s *Server) serveRun(w http.ResponseWriter, r *http.Request, rest string) {
 	}
 	rec := s.runs.find(execution.RunID(id))
 	if rec == nil || rec.key != key.ID {
-		e := openai.UnknownPath(r.URL.Path)
+		e := openai.UnknownPath(withoutKey(r.URL.Path))
 		e.Code, e.Message = "run_not_found", "There is no such run of this key, or it ended long ago."
 		s.answer(w, r, e)
 		return

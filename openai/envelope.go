@@ -3,8 +3,9 @@ package openai
 import (
 	"bytes"
 	"fmt"
-	"unicode"
 	"unicode/utf8"
+
+	"iop/execution/safetext"
 )
 
 // MaxModelLength is the longest model name in bytes.
@@ -285,8 +286,8 @@ func modelFault(name string) string {
 		return modelLengthFault
 	}
 	for _, r := range name {
-		if r == utf8.RuneError || unicode.IsControl(r) {
-			return "model must be valid UTF-8 without control characters"
+		if r == utf8.RuneError || safetext.Unfit(r) {
+			return "model must be valid UTF-8 without control characters or format characters"
 		}
 	}
 	return ""

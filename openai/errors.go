@@ -3,8 +3,9 @@ package openai
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
+
+	"iop/execution/safetext"
 )
 
 // MaxRetryAfter is the longest wait that an error tells a client to take: SDKs ignore a longer one, or give up.
@@ -190,7 +191,7 @@ func excerpt(s string) string {
 	if len(s) > limit {
 		s = s[:limit] + "..."
 	}
-	return strings.ToValidUTF8(s, "\uFFFD")
+	return safetext.Escape(safetext.MaskKeys(s))
 }
 
 // byteCount writes a limit as people read it, exactly.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"iop/execution/safetext"
 )
 
 func jsonFlag(cmd *cobra.Command, target *bool) {
@@ -20,9 +23,14 @@ func jsonFlag(cmd *cobra.Command, target *bool) {
 
 // printJSON writes v on one line.
 func printJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
 	encoder.SetEscapeHTML(false)
-	return encoder.Encode(v)
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(safetext.AppendEscaped(nil, line.Bytes())) // not masked: a command that makes a key prints it here
+	return err
 }
 
 // printTable writes rows under a header, in columns.

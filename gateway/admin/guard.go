@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/execution/safetext"
 	"iop/gateway/route"
 	"iop/state"
 )
@@ -190,9 +191,10 @@ func reply(w http.ResponseWriter, status int, v any) {
 // fail writes the error.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := a.failureOf(r, err)
-	body := ErrorBody{Message: f.message, Type: "admin_error", Code: f.code}
+	body := ErrorBody{Message: safetext.MaskKeys(f.message), Type: "admin_error", Code: f.code}
 	if f.param != "" {
-		body.Param = &f.param
+		param := safetext.MaskKeys(f.param) // a name that nobody knows is the caller's
+		body.Param = &param
 	}
 	if bad, ok := errors.AsType[*route.ConfigError](err); ok {
 		body.Faults = faultsOf(bad)

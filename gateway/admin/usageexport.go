@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/execution/safetext"
 	"iop/state"
 )
 
@@ -85,7 +86,18 @@ func newRecordWriter(format string, w io.Writer) recordWriter {
 		return &csvRecords{out: out}
 	}
 	buffered := bufio.NewWriter(w)
-	return &jsonRecords{buffered: buffered, out: json.NewEncoder(buffered)}
+	return &jsonRecords{buffered: buffered, out: json.NewEncoder(lines{buffered})}
+}
+
+// lines passes lines of JSON on as they may be repeated.
+type lines struct{ w io.Writer }
+
+// Write implements io.Writer.
+func (l lines) Write(line []byte) (int, error) {
+	if _, err := l.w.Write(safetext.AppendLine(nil, line)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
 }
 
 type jsonRecords struct {
@@ -146,7 +158,10 @@ func (c *csvRecords) flush() error {
 // NoFormula keeps a spreadsheet from running what a client or an operator chose as a name: a cell that would begin a
 // formula gets an apostrophe in front. Who reads the file by program takes that off again, or reads the JSON export,
 // which has the names as they are.
+//
+// Keys are masked in either, and characters that must not be repeated escaped (package safetext).
 func NoFormula(cell string) string {
+	cell = safetext.Escape(safetext.MaskKeys(cell))
 	if cell != "" && strings.ContainsRune("=+-@\t\r\n", rune(cell[0])) {
 		return "'" + cell
 	}
