@@ -81,6 +81,7 @@ type exchange struct {
 	// Of the dispatch.
 	line    uint64             // in the queue
 	ticket  *admission.Ticket  // the last one
+	opened  registry.Run       // by the last dispatch; nil before
 	grant   *credential.Grant  // of this attempt's credential; nil where the route wants none
 	avoid   []admission.Target // targets that failed
 	kinds   admission.Kinds    // the adapters that may run the request as a normalized run
@@ -152,6 +153,7 @@ func (x *exchange) run() (abort bool) {
 	})
 	defer x.timer.Stop()
 	v := x.dispatch()
+	x.letGo() // a client may take its time with the answer
 	abort = x.conclude(v)
 	x.end = ending{
 		terminal: v.terminal, status: x.reply.status, bytes: x.reply.bytes, firstByte: x.reply.firstByte,
@@ -175,6 +177,17 @@ func (x *exchange) letGo() {
 	}
 	x.s.bodies.give(x.share, x.held-answer)
 	x.held, x.body, x.form, x.sent, x.headers = answer, nil, nil, sentBody{usage: x.sent.usage}, nil
+}
+
+// letGoIfSent is letGo for when the answer has begun, once the whole request was sent.
+func (x *exchange) letGoIfSent() {
+	if x.headers == nil || x.opened != nil && !x.opened.RequestWritten() {
+		return
+	}
+	x.letGo()
+	if x.norm != nil {
+		x.norm.input = nil
+	}
 }
 
 // giveBack gives all of the body budget back, at the end.
@@ -203,6 +216,7 @@ func (x *exchange) dispatch() *verdict {
 		} else if err != nil {
 			v = openVerdict(ticket, err)
 		} else {
+			x.opened = run
 			x.rec.opened(run, ticket, x.w)
 			if ticket.Normalized {
 				v = x.relayEvents(run, ticket)
@@ -525,6 +539,9 @@ func (x *exchange) alarm(now time.Time) event {
 			return eventGone
 		}
 	}
+	if !now.Before(x.patienceEnd(now)) {
+		x.refreshDeadline(now)
+	}
 	x.rearm(now)
 	return eventReady
 }
@@ -551,6 +568,9 @@ func (x *exchange) alarmIn(now time.Time) time.Duration {
 	}
 	if x.waiter != nil && x.news.wanted && x.news.next.Before(due) {
 		due = x.news.next
+	}
+	if end := x.patienceEnd(now); x.r.ProtoMajor > 1 && end.Before(due) {
+		due = end
 	}
 	return due.Sub(now)
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -67,4 +68,57 @@ func TestStreamUnderWayHoldsNoRequest(t *testing.T) {
 		t.Errorf("%q, %v", rest, err)
 	}
 	e.idle()
+}
+
+// TestUnreadAnswerHoldsNoRequest: a client that takes nothing of its answer does not keep its request's body in memory.
+func TestUnreadAnswerHoldsNoRequest(t *testing.T) {
+	event := chunk("hello") + doneEvent
+	whole := `{"object":"chat.completion"}`
+	for name, answer := range map[string]handler{
+		"a stream": func(ctx context.Context, run *tunnel.NodeRun) {
+			_ = run.Head(head(http.StatusOK, "text/event-stream"))
+			_ = run.Write([]byte(event), true)
+			<-ctx.Done()
+			run.End(execution.Terminal{Outcome: execution.Cancelled, Code: execution.CodeClientGone})
+		},
+		"a whole answer":     answerJSON(http.StatusOK, whole+strings.Repeat(" ", 10<<10)),
+		"a provider's error": answerJSON(http.StatusBadRequest, errorBody(strings.Repeat("x", 10<<10))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, nil)
+			read, proceed := make(chan struct{}), make(chan struct{})
+			e.addNode("n1", 4, func(ctx context.Context, run *tunnel.NodeRun) {
+				_, _ = io.Copy(io.Discard, run)
+				close(read)
+				<-proceed
+				answer(ctx, run)
+			}, "m")
+			held := func() (n int64) {
+				var st struct {
+					Body int64 `json:"body_budget_bytes"`
+				}
+				e.adminGet("/admin/v1/status", &st)
+				return st.Body
+			}
+			dialer := func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, network, e.server.Addr().String())
+			}
+			c := &callers{t: t, dial: dialer, key: e.key}
+			defer c.leave()
+			body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", 50<<10) + `"}]}`
+			c.http2With(body)
+			<-read
+			if n := held(); n < int64(len(body)) {
+				t.Errorf("%d bytes are held before the answer, want %d at least", n, len(body))
+			}
+			close(proceed)
+			e.eventually("nothing is held", func() bool { return held() == 0 })
+			var st struct {
+				Runs int `json:"runs_in_flight"`
+			}
+			if e.adminGet("/admin/v1/status", &st); st.Runs != 1 {
+				t.Errorf("%d runs are under way, want the one whose client reads nothing", st.Runs)
+			}
+		})
+	}
 }

@@ -102,19 +102,22 @@ func (c *callers) http1() net.Conn {
 
 // http2Conn is a connection of HTTP/2 that gives no more credit than it is told to.
 type http2Conn struct {
-	mu sync.Mutex // for writing
-	fr *http2.Framer
+	mu    sync.Mutex // for writing
+	fr    *http2.Framer
+	reset atomic.Bool // the Edge gave a stream up
 }
 
-// http2 asks in HTTP/2, with a window of 0 for the answer.
-func (c *callers) http2() *http2Conn {
+// http2 asks in HTTP/2 for an endless answer, with a window of 0 for it.
+func (c *callers) http2() *http2Conn { return c.http2With(endlessBody) }
+
+func (c *callers) http2With(body string) *http2Conn {
 	conn := c.connect()
 	h := &http2Conn{fr: http2.NewFramer(conn, conn)}
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
 	for _, f := range [][2]string{
 		{":method", "POST"}, {":scheme", "http"}, {":path", chat}, {":authority", "edge"},
-		{"authorization", "Bearer " + c.key}, {"content-length", fmt.Sprint(len(endlessBody))},
+		{"authorization", "Bearer " + c.key}, {"content-length", fmt.Sprint(len(body))},
 	} {
 		_ = enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // to memory
 	}
@@ -125,7 +128,7 @@ func (c *callers) http2() *http2Conn {
 		func() error {
 			return h.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
 		},
-		func() error { return h.fr.WriteData(1, true, []byte(endlessBody)) },
+		func() error { return h.fr.WriteData(1, true, []byte(body)) },
 	} {
 		if err == nil {
 			err = h.write(write)
@@ -151,6 +154,8 @@ func (h *http2Conn) read() {
 			return
 		}
 		switch f := f.(type) {
+		case *http2.RSTStreamFrame:
+			h.reset.Store(true)
 		case *http2.SettingsFrame:
 			if !f.IsAck() {
 				err = h.write(h.fr.WriteSettingsAck)

@@ -211,9 +211,8 @@ func (x *exchange) relayEvents(run registry.Run, ticket *admission.Ticket) *verd
 		case b.End != nil:
 			return x.finishEvents(b.End, run, ticket)
 		}
-		if x.reply.answered && x.headers != nil && run.RequestWritten() {
-			x.letGo()
-			n.input = nil
+		if x.reply.answered {
+			x.letGoIfSent()
 		}
 		if !lent && x.answer.sse && x.reply.answered {
 			lent = true

@@ -91,8 +91,8 @@ func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) *verdict {
 			x.believe(b.End)
 			return x.finish(a, b.End, run, ticket)
 		}
-		if x.reply.answered && x.headers != nil && run.RequestWritten() {
-			x.letGo()
+		if x.reply.answered {
+			x.letGoIfSent()
 		}
 		if !lent && a.sse && x.reply.answered {
 			lent = true
@@ -192,6 +192,7 @@ func (x *exchange) send(a *answer, data []byte, border bool, end *execution.Term
 		x.reply.answered = true
 		x.reply.firstByte = now.Sub(x.started)
 		x.rec.firstByte.Store(int64(x.reply.firstByte))
+		x.letGoIfSent() // before the write: a client that reads nothing must not hold it
 	}
 	if !x.write(data, now, end == nil) {
 		return false
@@ -260,6 +261,15 @@ func (x *exchange) refreshDeadline(now time.Time) {
 		x.reply.patience = now
 		_ = http.NewResponseController(x.w).SetWriteDeadline(now.Add(writeSilence + writeRefresh))
 	}
+}
+
+// patienceEnd is when the write deadline must be moved although nothing is written: in HTTP/2 its passing resets the stream,
+// and a provider may be silent for longer in the middle of an answer.
+func (x *exchange) patienceEnd(now time.Time) time.Time {
+	if x.reply.patience.IsZero() {
+		return now.Add(writeSilence)
+	}
+	return x.reply.patience.Add(writeSilence)
 }
 
 // keepsAlive reports whether comments may fill the silence.

@@ -143,7 +143,7 @@ func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error)
 		return nil, err
 	}
 	s.metrics = newMetrics(s)
-	s.public = s.httpServer(http.HandlerFunc(s.servePublic), tlsConfig)
+	s.public = s.httpServer(takenInTime(http.HandlerFunc(s.servePublic)), tlsConfig)
 	if tlsConfig == nil {
 		s.listener = corkingListener{s.listener}
 	}
@@ -219,6 +219,25 @@ func guarded(h http.Handler) http.Handler {
 			w.Header().Set("Connection", "close")
 		}
 		h.ServeHTTP(w, r)
+	})
+}
+
+// takenInTime gives a client writeSilence to take what is no run's answer, and what net/http writes after a handler's return.
+// Else one that takes nothing (a window of 0 in HTTP/2, where it needs no API key either) keeps a goroutine for each stream for
+// as long as it likes. A run's answer has deadlines of its own, and a tunnel's connection is none of net/http's.
+func takenInTime(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path := r.URL.Path
+		if path == tunnelPath {
+			next.ServeHTTP(w, r)
+			return
+		}
+		rc := http.NewResponseController(w) // every writer of net/http's can
+		if operations[path] == nil {
+			_ = rc.SetWriteDeadline(time.Now().Add(writeSilence))
+		}
+		next.ServeHTTP(w, r)
+		_ = rc.SetWriteDeadline(time.Now().Add(writeSilence))
 	})
 }
 
