@@ -54,6 +54,7 @@ type Config struct {
 	MaxStreamsPerNode int           // default the tunnel's
 	UsageRetention    time.Duration // how long the record of each run is kept; 0: for ever
 	Logger            *slog.Logger  // default slog.Default()
+	Version           string        // of the binary, for operators; default "unknown"
 	// ConnectionsPerSource bounds the client connections of one IPv4 address, or one /64 of IPv6; loopback is never bounded.
 	// Default: half of what clients may have together.
 	ConnectionsPerSource int
@@ -93,6 +94,7 @@ func (c Config) checked() (Config, error) {
 	}
 	setDefault(&c.EdgeID, "edge-"+randomHex(8))
 	setDefault(&c.Auth, AuthKeys)
+	setDefault(&c.Version, "unknown")
 	setDefault(&c.MaxBodyBytes, DefaultMaxBodyBytes)
 	setDefault(&c.BodyBudget, DefaultBodyBudget)
 	setDefault(&c.QueueLimit, admission.DefaultQueueLimit)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -99,6 +100,10 @@ func newMetrics(s *Server) *metrics {
 		retries, m.keys, m.panics, m.laggards, m.implausible,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		admissionCollector{s}, tunnelCollector{t: s.acceptor.Metrics()}, chunkCollector{&s.routing}, doorCollector{&s.doors})
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "iop_build_info", Help: "1, with the version that \"iop version\" prints and the release of Go that built it.",
+		ConstLabels: prometheus.Labels{"version": s.cfg.Version, "goversion": runtime.Version()},
+	}, func() float64 { return 1 }))
 	m.gauges(s)
 	m.decisions(s)
 	m.state(s)

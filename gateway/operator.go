@@ -1,9 +1,7 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -24,7 +22,7 @@ func (o operator) Status() admin.Status {
 	counts := s.reg.Counts()
 	places, queued := s.adm.Counts()
 	st := admin.Status{
-		EdgeID: s.cfg.EdgeID, Version: version(), Started: s.started.UTC(), UptimeSeconds: int64(time.Since(s.started).Seconds()),
+		EdgeID: s.cfg.EdgeID, Version: s.cfg.Version, Started: s.started.UTC(), UptimeSeconds: int64(time.Since(s.started).Seconds()),
 		Draining: s.draining.Load(), Listen: s.Addr().String(),
 		NodesOnline: counts.Online, Sessions: counts.Sessions, Streams: counts.Streams,
 		RunsInFlight: int(s.runs.live.Load()), Queued: queued, PlacesTaken: places, BodyBytes: s.bodies.used.Load(),
@@ -63,20 +61,6 @@ func (o operator) models() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-// version is the module's version or the revision that the binary was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value[:min(12, len(s.Value))]
-		}
-	}
-	return cmp.Or(info.Main.Version, "unknown")
 }
 
 // Nodes implements admin.Edge.

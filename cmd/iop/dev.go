@@ -176,7 +176,7 @@ func (d *development) prepare(ctx context.Context, store *state.Store) error {
 func (d *development) newEdge(config devSettings, store *state.Store) error {
 	edge, err := gateway.New(gateway.Config{
 		Store: store, Listen: config.Listen, AdminListen: config.AdminListen, DrainTimeout: devDrain, Config: config.Config, Logger: d.log,
-		Console: web.New,
+		Console: web.New, Version: readBuildInfo().Version,
 	})
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%w; end what uses it, or choose other addresses with --listen and --admin-listen", err)

@@ -261,6 +261,6 @@ func (c *edgeSettings) gateway(store *state.Store, logger *slog.Logger) gateway.
 		QueueLimit: c.QueueLimit, QueueTimeout: c.QueueTimeout, TotalTimeout: c.TotalTimeout, DrainTimeout: c.DrainTimeout,
 		Config: c.Config, UsageRetention: time.Duration(c.UsageRetention),
 		Mode: c.Mode, TunnelListen: c.TunnelListen, ConnectionsPerSource: c.PerSource,
-		Logger: logger, Console: web.New,
+		Logger: logger, Console: web.New, Version: readBuildInfo().Version,
 	}
 }

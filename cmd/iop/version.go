@@ -61,25 +61,29 @@ func (b buildInfo) line() string {
 	return fmt.Sprintf("iop %s (%s) %s %s", b.Version, revision, b.Go, b.Platform)
 }
 
+// readBuildInfo returns what the binary was built from. Its Version is the one source of what the Edge, its console and
+// metrics, a Node and "iop version" call the version: Go's, or where Go knows none a name made of the revision.
 func readBuildInfo() buildInfo {
-	info := buildInfo{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info := buildInfo{Version: unknownVersion, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info.Revision = revision
-	build, ok := debug.ReadBuildInfo()
-	if !ok {
-		return info
-	}
-	if build.Main.Version != "" {
-		info.Version = build.Main.Version
-	}
-	for _, s := range build.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			info.Revision = cmp.Or(info.Revision, s.Value)
-		case "vcs.time":
-			info.Time = s.Value
-		case "vcs.modified":
-			info.Modified = s.Value == "true"
+	if build, ok := debug.ReadBuildInfo(); ok {
+		info.Version = cmp.Or(build.Main.Version, unknownVersion)
+		for _, s := range build.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				info.Revision = cmp.Or(info.Revision, s.Value)
+			case "vcs.time":
+				info.Time = s.Value
+			case "vcs.modified":
+				info.Modified = s.Value == "true"
+			}
 		}
+	}
+	if info.Version == unknownVersion && info.Revision != "" {
+		info.Version = "devel-" + info.Revision[:min(12, len(info.Revision))]
 	}
 	return info
 }
+
+// unknownVersion is what Go calls a build of which it knows no version.
+const unknownVersion = "(devel)"
