@@ -124,7 +124,7 @@ func (o operator) Ollama(ctx context.Context, call admin.OllamaCall) (*admin.Oll
 	run, err := s.Open(tunnel.OpenSpec{
 		Body: call.Body,
 		Open: &wire.Open{
-			RunId: string(execution.NewRunID()), SessionId: string(call.Session), TimeoutMs: uint32(deadline.Milliseconds()),
+			RunId: string(execution.NewRunID()), SessionId: string(call.Session), TimeoutMs: milliseconds(deadline),
 			Kind: &wire.Open_Ollama{Ollama: &wire.OllamaRequest{Provider: string(provider), Operation: call.Operation.String()}},
 		},
 	})

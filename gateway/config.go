@@ -21,6 +21,10 @@ const (
 	DefaultDrainTimeout = 30 * time.Second
 )
 
+// MaxTimeout is the greatest of a Server's timeouts, as of those in a file of routes. On the wire they are milliseconds of 32
+// bits, which end at 49 days.
+const MaxTimeout = 24 * time.Hour
+
 // Who may call the public API.
 const (
 	AuthKeys = "keys" // who presents an API key
@@ -87,6 +91,9 @@ func (c Config) checked() (Config, error) {
 		if err := identity.ValidateName(c.EdgeID); err != nil {
 			return c, fmt.Errorf("gateway: EdgeID: %w", err)
 		}
+	}
+	if longest := max(c.QueueTimeout, c.TotalTimeout, c.DrainTimeout); longest > MaxTimeout {
+		return c, fmt.Errorf("gateway: a timeout must be at most %s, not %s", MaxTimeout, longest)
 	}
 	setDefault(&c.Mode, ModeToken)
 	if err := c.checkManaged(); err != nil {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -328,7 +329,7 @@ func (x *exchange) open(ticket *admission.Ticket, attempt int) (registry.Run, er
 			RunId:     string(x.rec.id),
 			Attempt:   uint32(attempt),
 			SessionId: x.session,
-			TimeoutMs: uint32(max(time.Until(x.deadline).Milliseconds(), 1)),
+			TimeoutMs: max(milliseconds(time.Until(x.deadline)), 1),
 		},
 		Body:     body,
 		More:     more,
@@ -389,7 +390,7 @@ func milliseconds(d time.Duration) uint32 {
 	if d <= 0 {
 		return 0
 	}
-	return uint32(max(d.Milliseconds(), 1))
+	return uint32(min(max(d.Milliseconds(), 1), math.MaxUint32))
 }
 
 // sentBody is the body as a provider is sent it: the client's, or one with a few bytes changed. A form is written anew.

@@ -37,34 +37,34 @@ type Config struct {
 	// Models are the ids that the server knows; at least one. A name that ends in "-reason" thinks aloud first.
 	Models []string `env:"MODELS" help:"model ids; one that ends in -reason thinks aloud first" example:"sim-small,sim-reason"`
 	// Slots is how many inference requests run at once.
-	Slots int `env:"SLOTS" help:"inference requests that run at once" example:"4"`
+	Slots int `env:"SLOTS" min:"1" max:"1048576" help:"inference requests that run at once" example:"4"`
 	// Queue is how many more wait for a slot; beyond them, and with 0 at once, the answer is 429 with Retry-After.
-	Queue int `env:"QUEUE" help:"requests that wait for a slot; beyond them 429 with Retry-After" example:"16"`
+	Queue int `env:"QUEUE" min:"0" max:"1048576" help:"requests that wait for a slot; beyond them 429 with Retry-After" example:"16"`
 	// TTFT is the time from a request's turn to its first token.
-	TTFT time.Duration `env:"TTFT" help:"time to first token" example:"250ms"`
+	TTFT time.Duration `env:"TTFT" min:"0s" max:"24h" help:"time to first token" example:"250ms"`
 	// TokensPerSecond is the pace of one stream after its first token; 0 is as fast as it goes.
-	TokensPerSecond float64 `env:"TOKENS_PER_SECOND" help:"pace of one stream; 0 is as fast as it goes" example:"50"`
+	TokensPerSecond float64 `env:"TOKENS_PER_SECOND" min:"0" max:"1000000000" help:"pace of one stream; 0 is as fast as it goes" example:"50"`
 	// PrefillTokensPerSecond is how fast prompt tokens that are not cached are read before the first token, beside TTFT;
 	// 0 is at once.
-	PrefillTokensPerSecond float64 `env:"PREFILL_TOKENS_PER_SECOND" help:"pace at which prompts are read before the first token; 0 is at once" example:"4000"`
+	PrefillTokensPerSecond float64 `env:"PREFILL_TOKENS_PER_SECOND" min:"0" max:"1000000000" help:"pace at which prompts are read before the first token; 0 is at once" example:"4000"`
 	// PrefixCache is how many prompt tokens the engine remembers, of prompts by their beginning, least recently used
 	// first out. What it remembers of a prompt needs no prefill and is reported as cached. 0 remembers nothing.
-	PrefixCache int `env:"PREFIX_CACHE" help:"prompt tokens that are remembered and need no second prefill; 0 for none" example:"100000"`
+	PrefixCache int `env:"PREFIX_CACHE" min:"0" max:"50000000" help:"prompt tokens that are remembered and need no second prefill; 0 for none" example:"100000"`
 	// Load is how long a request waits for a model that is not in memory.
-	Load time.Duration `env:"LOAD" help:"time to load a model that is not in memory" example:"8s"`
+	Load time.Duration `env:"LOAD" min:"0s" max:"24h" help:"time to load a model that is not in memory" example:"8s"`
 	// Loaded are the models in memory at the start. Without any: none for ollama, and for lmstudio if Load is set; all
 	// for every other engine, which loads what it serves before it listens.
 	Loaded []string `env:"LOADED" help:"models in memory at the start; default none for ollama, all for engines that load at their start" example:"sim-small"`
 	// MaxLoaded is how many models are in memory at once; the one that was used longest ago makes room. 0 is all.
-	MaxLoaded int `env:"MAX_LOADED" help:"models in memory at once; 0 for all" example:"1"`
+	MaxLoaded int `env:"MAX_LOADED" min:"0" max:"1000000" help:"models in memory at once; 0 for all" example:"1"`
 	// Pull is how long an Ollama takes to pull a model.
-	Pull time.Duration `env:"PULL" help:"time that ollama takes to pull a model" example:"20s"`
+	Pull time.Duration `env:"PULL" min:"0s" max:"24h" help:"time that ollama takes to pull a model" example:"20s"`
 	// FailRate is the share of inference requests that are answered FailStatus at once, spread evenly.
-	FailRate float64 `env:"FAIL_RATE" help:"share of requests that fail at once, 0 to 1" example:"0.1"`
+	FailRate float64 `env:"FAIL_RATE" min:"0" max:"1" help:"share of requests that fail at once, 0 to 1" example:"0.1"`
 	// FailStatus is the status of those.
-	FailStatus int `env:"FAIL_STATUS" help:"status of requests that fail so" example:"503"`
+	FailStatus int `env:"FAIL_STATUS" min:"100" max:"999" help:"status of requests that fail so" example:"503"`
 	// RetryAfter is the Retry-After of those, in whole seconds; 0 for none.
-	RetryAfter time.Duration `env:"RETRY_AFTER" help:"Retry-After of requests that fail so" example:"5s"`
+	RetryAfter time.Duration `env:"RETRY_AFTER" min:"0s" max:"24h" help:"Retry-After of requests that fail so" example:"5s"`
 	// Flavour is the engine to imitate.
 	Flavour Flavour `env:"FLAVOUR" help:"engine to imitate: openai, vllm, llamacpp, ollama, lmstudio, sglang, anthropic" example:"vllm"`
 	// Exact leaves out the paths that the version of the engine that is imitated does not have. Without it every flavour has the

@@ -19,11 +19,11 @@ type benchSettings struct {
 	URL          string        `env:"URL" help:"base URL to measure" example:"http://127.0.0.1:8480/v1" absent:"required"`
 	Key          string        `env:"KEY" secret:"true" help:"API key"`
 	Model        string        `env:"MODEL" help:"model to ask for" example:"sim-small" absent:"required"`
-	Concurrency  int           `env:"CONCURRENCY" help:"requests under way at once" example:"8"`
-	Requests     int           `env:"REQUESTS" help:"requests in all; 0: as many as fit in --duration" example:"100"`
-	Duration     time.Duration `env:"DURATION" help:"how long to begin new requests; what is under way then gets 30s to end" example:"1m"`
+	Concurrency  int           `env:"CONCURRENCY" min:"1" max:"10000" help:"requests under way at once" example:"8"`
+	Requests     int           `env:"REQUESTS" min:"0" max:"10000000" help:"requests in all; 0: as many as fit in --duration" example:"100"`
+	Duration     time.Duration `env:"DURATION" min:"0s" max:"1h" help:"how long to begin new requests; what is under way then gets 30s to end" example:"1m"`
 	Stream       bool          `env:"STREAM" help:"ask for streams"`
-	MaxTokens    int           `env:"MAX_TOKENS" help:"max_tokens of each request; 0 sends none" example:"128"`
+	MaxTokens    int           `env:"MAX_TOKENS" min:"0" max:"1000000000" help:"max_tokens of each request; 0 sends none" example:"128"`
 	Prompt       string        `env:"PROMPT" help:"the user's message"`
 	Against      string        `env:"AGAINST" help:"second base URL, measured in turns with the first" example:"http://127.0.0.1:8000/v1"`
 	AgainstKey   string        `env:"AGAINST_KEY" secret:"true" help:"API key there; default: the same" absent:"the same"`

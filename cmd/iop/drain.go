@@ -39,7 +39,7 @@ With --wait the command ends when the last run has ended: from then on the Node
 can be stopped without cutting anything. Status 0 says so. Status 1 says that it
 is not so: --timeout passed, the Node went away, or somebody resumed it. The
 Node still gets no new runs then, as after Ctrl-C.`,
-		Example: "  iop drain gpu-3 --wait && ssh gpu-3 systemctl restart iop-node\n  iop drain gpu-3 --wait --timeout 10m --json\n  iop drain gpu-3 --resume",
+		Example: "  iop drain gpu-3 --wait\n  iop drain gpu-3 --wait --timeout 10m --json\n  iop drain gpu-3 --resume",
 		Args:    exactly("the Node's name"),
 	}
 	d.operator = bindOperator(cmd)

@@ -37,15 +37,15 @@ type edgeSettings struct {
 	Auth           string        `env:"AUTH" help:"who may call: keys (who has an API key), none (anyone; on a loopback address only)" example:"keys" more:"With none, IOP_EDGE_LISTEN must be a loopback address."`
 	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one, in managed mode its certificate's" example:"edge-1" more:"Via has it, with a random part that is new at each start. Letters, digits, '.', '_' and '-'. In managed mode it, or the whole SPIFFE ID, must be the certificate's." absent:"random, in managed mode the certificate's"`
 	Log            string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
-	MaxBody        int64         `env:"MAX_BODY" help:"largest request body in bytes" example:"67108864" more:"Beyond it 413."`
-	BodyBudget     int64         `env:"BODY_BUDGET" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912" more:"That is 503 with Retry-After."`
-	QueueLimit     int           `env:"QUEUE_LIMIT" help:"requests that wait for one model; 0: the default" example:"1000" more:"Beyond it 429 queue_full." absent:"1024"`
-	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" help:"how long a request may wait for a Node; 0: as long as the request may take" example:"2m" more:"Beyond it 504 queue_timeout." absent:"as IOP_EDGE_TOTAL_TIMEOUT"`
-	PerSource      int           `env:"CONNECTIONS_PER_SOURCE" help:"client connections of one IPv4 address, or of one /64 of IPv6; 0: the default" example:"1000" more:"Beyond it 503. Loopback has no such bound; raise it for a reverse proxy on another machine. See operations.md." absent:"half of all client connections"`
-	TotalTimeout   time.Duration `env:"TOTAL_TIMEOUT" help:"how long a request may take in all" example:"30m"`
-	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" help:"how long requests may still take when the Edge stops" example:"30s" more:"From the first SIGTERM on."`
+	MaxBody        int64         `env:"MAX_BODY" min:"1" max:"1099511627776" help:"largest request body in bytes" example:"67108864" more:"Beyond it 413."`
+	BodyBudget     int64         `env:"BODY_BUDGET" min:"1" max:"1099511627776" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912" more:"That is 503 with Retry-After."`
+	QueueLimit     int           `env:"QUEUE_LIMIT" min:"0" max:"1000000" help:"requests that wait for one model; 0: the default" example:"1000" more:"Beyond it 429 queue_full." absent:"1024"`
+	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" min:"0s" max:"24h" help:"how long a request may wait for a Node; 0: as long as the request may take" example:"2m" more:"Beyond it 504 queue_timeout." absent:"as IOP_EDGE_TOTAL_TIMEOUT"`
+	PerSource      int           `env:"CONNECTIONS_PER_SOURCE" min:"0" max:"1000000" help:"client connections of one IPv4 address, or of one /64 of IPv6; 0: the default" example:"1000" more:"Beyond it 503. Loopback has no such bound; raise it for a reverse proxy on another machine. See operations.md." absent:"half of all client connections"`
+	TotalTimeout   time.Duration `env:"TOTAL_TIMEOUT" min:"1ms" max:"24h" help:"how long a request may take in all" example:"30m"`
+	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" min:"0s" max:"24h" help:"how long requests may still take when the Edge stops" example:"30s" more:"From the first SIGTERM on."`
 	Config         string        `env:"CONFIG" help:"file of routes, read again when it changes and at SIGHUP; default: each model that a Node offers is a route" example:"/etc/iop/iop.yaml" more:"A file with a fault does not start; later it changes nothing, and the log, iop status and the admin API say why. See routes.md."`
-	UsageRetention span          `env:"USAGE_RETENTION" help:"how long the record of each run, and of each lease, is kept; 0d: for ever" example:"90d" more:"What a key has used of its month's budget is kept apart, and stays."`
+	UsageRetention span          `env:"USAGE_RETENTION" min:"0d" max:"36500d" help:"how long the record of each run, and of each lease, is kept; 0d: for ever" example:"90d" more:"What a key has used of its month's budget is kept apart, and stays."`
 
 	checkOnly bool // --check-config: nothing is started
 }
@@ -154,23 +154,8 @@ func sameAddress(a, b string) bool {
 }
 
 func (c *edgeSettings) checkLimits(s *settings) error {
-	for _, limit := range []struct {
-		name  string
-		value int64
-		least int64
-	}{
-		{"MAX_BODY", c.MaxBody, 1}, {"BODY_BUDGET", c.BodyBudget, c.MaxBody}, {"QUEUE_LIMIT", int64(c.QueueLimit), 0},
-		{"CONNECTIONS_PER_SOURCE", int64(c.PerSource), 0},
-		{"QUEUE_TIMEOUT", int64(c.QueueTimeout), 0}, {"TOTAL_TIMEOUT", int64(c.TotalTimeout), 1}, {"DRAIN_TIMEOUT", int64(c.DrainTimeout), 0},
-		{"USAGE_RETENTION", int64(c.UsageRetention), 0},
-	} {
-		switch {
-		case limit.value >= limit.least:
-		case limit.name == "BODY_BUDGET":
-			return s.fault(limit.name, "must be at least IOP_EDGE_MAX_BODY, which is %d", c.MaxBody)
-		default:
-			return s.fault(limit.name, "must be %d or more", limit.least)
-		}
+	if c.BodyBudget < c.MaxBody {
+		return s.fault("BODY_BUDGET", "must be at least IOP_EDGE_MAX_BODY, which is %d", c.MaxBody)
 	}
 	return nil
 }

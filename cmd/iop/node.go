@@ -29,7 +29,7 @@ type nodeSettings struct {
 	TLSKey       string        `env:"TLS_KEY" help:"managed mode: PEM file with its key, mode 0600" example:"/etc/iop/node-gpu-3.key"`
 	EdgeID       string        `env:"EDGE_ID" help:"managed mode: the SPIFFE ID of the one Edge to talk to" example:"spiffe://iop.example.org/edge/main" absent:"required there"`
 	SPIFFESocket string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API to get identity and authorities from, instead of files" example:"unix:///run/spire/agent.sock" more:"The Node is IOP_NODE_NAME in the Edge's trust domain."`
-	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" help:"how long open runs may take when the Node stops" example:"30s" more:"From the first SIGTERM on."`
+	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" min:"0s" max:"24h" help:"how long open runs may take when the Node stops" example:"30s" more:"From the first SIGTERM on."`
 	Log          string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
 }
 
@@ -97,9 +97,6 @@ func (c *nodeSettings) load(s *settings) (nodeagent.Config, error) {
 	}
 	if err := cfg.Name.Validate(); err != nil && (cfg.Name != "" || !c.managed()) {
 		return cfg, s.fault("NAME", "is wrong: %v", err)
-	}
-	if c.DrainTimeout < 0 {
-		return cfg, s.fault("DRAIN_TIMEOUT", "must not be negative")
 	}
 	if _, ok := logLevels[c.Log]; !ok {
 		return cfg, s.fault("LOG", "must be debug, info, warn or error")

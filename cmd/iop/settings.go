@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"reflect"
 	"slices"
@@ -26,6 +28,7 @@ import (
 //	example:"..."    a right value, shown when a wrong one was given
 //	more:"..."       what the reference (docs/configuration.md) says beyond the help
 //	absent:"..."     what the reference says holds where nothing is given, for a default that is none of the struct's
+//	min:"..." max:"..."  the least and greatest value, written as a value is; every number and duration has both
 //	secret:"true"    NAME_FILE and --name-file name a file that holds the value, and the value is never shown
 type settings struct {
 	prefix string
@@ -40,7 +43,9 @@ type setting struct {
 	flag    string
 	kind    reflect.Type
 	example string
-	secret  bool
+	// least and most bound a number or a duration; empty for other kinds.
+	least, most string
+	secret      bool
 	// separator joins the values of a repeated flag as the variable would hold them; empty: the flag stands once.
 	separator string
 
@@ -93,8 +98,16 @@ func newSetting(field reflect.StructField, name string) *setting {
 		flag:      field.Tag.Get("flag"),
 		kind:      field.Type,
 		example:   field.Tag.Get("example"),
+		least:     field.Tag.Get("min"),
+		most:      field.Tag.Get("max"),
 		secret:    field.Tag.Get("secret") == "true",
 		separator: separatorOf(field),
+	}
+	switch kindName(f.kind) {
+	case "duration", "days", "int", "number":
+		if !(magnitude(f.kind, f.least) <= magnitude(f.kind, f.most)) || f.least == "" || f.most == "" {
+			panic("settings: " + name + " has no bounds") // a programmer's fault, which every run of the binary shows
+		}
 	}
 	if f.flag == "" {
 		f.flag = strings.ReplaceAll(strings.ToLower(name), "_", "-")
@@ -190,7 +203,40 @@ func (s *settings) load() error {
 		}
 	}
 	err := env.ParseWithOptions(s.target, env.Options{Environment: environment, Prefix: s.prefix})
-	return s.explain(err)
+	if err := s.explain(err); err != nil {
+		return err
+	}
+	return s.checkBounds()
+}
+
+// checkBounds holds each number and duration against its bounds: a typing error must not become a value that wraps where it
+// is counted in milliseconds, or a time that is never over.
+func (s *settings) checkBounds() error {
+	for _, f := range s.fields {
+		if f.least == "" && f.most == "" {
+			continue
+		}
+		value := magnitude(f.kind, fmt.Sprint(reflect.ValueOf(s.target).Elem().FieldByName(f.goName).Interface()))
+		if !(value >= magnitude(f.kind, f.least) && value <= magnitude(f.kind, f.most)) { // NaN is in no range
+			return s.fault(f.name, "must be from %s to %s", f.least, f.most)
+		}
+	}
+	return nil
+}
+
+// magnitude is a number, or a duration in nanoseconds, for comparison. What is none is NaN.
+func magnitude(kind reflect.Type, text string) float64 {
+	switch kindName(kind) {
+	case "duration", "days":
+		if d, err := parseSpan(cmp.Or(text, "0s")); err == nil {
+			return float64(d)
+		}
+	case "int", "number":
+		if n, err := strconv.ParseFloat(text, 64); err == nil {
+			return n
+		}
+	}
+	return math.NaN()
 }
 
 // secretSource returns what gives a secret's value whenever it is needed: where it came from a file, the file is read
@@ -258,6 +304,9 @@ func (s *settings) explain(err error) error {
 	}
 	for _, f := range s.fields {
 		if f.goName == parse.Name {
+			if f.least != "" {
+				return s.fault(f.name, "is not %s, from %s to %s", kindSentence(f.kind), f.least, f.most)
+			}
 			return s.fault(f.name, "is not %s", kindSentence(f.kind))
 		}
 	}

@@ -17,8 +17,8 @@ const canary = "njt-canary-5f0e"
 
 type testConfig struct {
 	Listen    string        `env:"LISTEN" help:"where to listen" example:"127.0.0.1:1"`
-	Slots     int           `env:"SLOTS" example:"4"`
-	Wait      time.Duration `env:"WAIT" example:"30s"`
+	Slots     int           `env:"SLOTS" min:"0" max:"1000000" example:"4"`
+	Wait      time.Duration `env:"WAIT" min:"0s" max:"24h" example:"30s"`
 	Loud      bool          `env:"LOUD"`
 	Names     []string      `env:"NAMES" flag:"name"`
 	Providers specList      `env:"PROVIDERS" flag:"provider"`

@@ -57,7 +57,7 @@ func TestWrongSettings(t *testing.T) {
 		{"bench", nil, "IOP_BENCH_URL"},
 		{"bench --url http://h", nil, "IOP_BENCH_MODEL"},
 		{"bench --url h --model m", nil, "url must be"},
-		{"bench --url http://h --model m --concurrency 0", nil, "concurrency must be"},
+		{"bench --url http://h --model m --concurrency 0", nil, "(--concurrency) must be from 1 to 10000"},
 		{"bench --url http://h --model m --against h", nil, "url must be"},
 	}
 	for _, test := range tests {
