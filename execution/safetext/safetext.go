@@ -36,9 +36,21 @@ func AppendEscaped(dst, line []byte) []byte {
 
 // AppendLine appends a piece of a log or of JSON as AppendEscaped does, with what is shaped like a key masked.
 func AppendLine(dst, line []byte) []byte {
-	from := len(dst)
-	dst = AppendEscaped(dst, line)
-	maskIn(dst[from:])
+	from, marked := len(dst), false
+	for i, c := range line { // nearly every line ends this loop: it is all that they cost
+		switch lineClass[c] {
+		case rare:
+			dst = AppendEscaped(dst, line)
+			maskIn(dst[from:])
+			return dst
+		case markEnd:
+			marked = marked || i > 0 && beforeEnd[line[i-1]]
+		}
+	}
+	dst = append(dst, line...)
+	if marked {
+		maskIn(dst[from:])
+	}
 	return dst
 }
 
@@ -54,6 +66,25 @@ func MaskKeys(text string) string {
 	}
 	return string(b)
 }
+
+// Classes of bytes in a line.
+const (
+	usual   = iota
+	rare    // perhaps to be escaped
+	markEnd // a mark may end with it
+)
+
+var lineClass = func() (class [256]uint8) {
+	for c := range class {
+		switch {
+		case c == '-' || c == '_':
+			class[c] = markEnd
+		case c > '~' || c < ' ' && c != '\n' && c != '\t':
+			class[c] = rare
+		}
+	}
+	return class
+}()
 
 // plain reports whether Escape changes nothing.
 func plain(text string) bool {
@@ -108,14 +139,23 @@ var marks = []mark{
 	{"sk-", 15, true}, {"sk_", 15, true}, {"gsk_", 15, true}, {"hf_", 15, true}, {"xai-", 15, true}, {"ghp_", 15, true}, {"nvapi-", 15, true}, {"pplx-", 15, true},
 }
 
+// beforeEnd are the characters that come before the last one of a mark: log lines have many hyphens and underscores.
+var beforeEnd = func() (set [256]bool) {
+	for _, m := range marks {
+		c := m.text[len(m.text)-2]
+		set[c], set[c&^0x20] = true, true
+	}
+	return set
+}()
+
 // maskIn hides what follows a mark, and reports whether there was any.
 func maskIn(b []byte) (found bool) {
-	for i := 0; i < len(b); i++ {
-		if b[i] != '-' && b[i] != '_' {
+	for i := 1; i < len(b); i++ {
+		if b[i] != '-' && b[i] != '_' || !beforeEnd[b[i-1]] {
 			continue
 		}
-		for _, m := range marks {
-			end := i + 1
+		for m := range marks {
+			m, end := &marks[m], i+1
 			if !m.endsAt(b, end) || m.word && end+4 <= len(b) && strings.EqualFold(string(b[end:end+4]), "iop_") {
 				continue // of ours, which end later
 			}
