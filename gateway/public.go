@@ -263,7 +263,7 @@ func (x *exchange) look() (e *openai.Error) {
 	if x.op.StreamsUnlessTold() && !x.env.StreamSet {
 		x.env.Stream = true
 	}
-	x.session = safetext.MaskKeys(sessionOf(x.r.Header, &x.env, x.body)) // it is repeated in logs, exports and the answer
+	x.session = safetext.Escape(safetext.MaskKeys(sessionOf(x.r.Header, &x.env, x.body))) // it is repeated in logs, exports and the answer
 	x.routed = x.s.routedName(x.fam, x.key, x.env.Model)
 	if x.route, e = x.s.routeFor(x.key, x.routed); e != nil {
 		return e
