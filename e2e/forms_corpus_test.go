@@ -20,7 +20,7 @@ var hostileForms = func() map[string]string {
 	return map[string]string{
 		"a continued name":             disposed(`form-data; name="model"; name*0="x"`),
 		"an extended name":             disposed(`form-data; name="x"; name*=utf-8''model`),
-		"a name in a quoted text":      disposed(`form-data; x="; name=model; y="`),
+		"a name in a quoted text":      disposed(`form-data; name="y"; x="; name=model; z="`),
 		"a quoted quote":               disposed(`form-data; name="x\"; name=\"model"`),
 		"two names":                    disposed(`form-data; name="x"; name="model"`),
 		"two names, the other way":     disposed(`form-data; name="model"; name="x"`),

@@ -21,8 +21,8 @@ func (e *edge) asForm(contentType, body string) (status int, answer string) {
 	return resp.StatusCode, string(data)
 }
 
-// TestFormsThatHideAModel: what some reader would take another model from reaches no provider. Each passed before, but for
-// the last.
+// TestFormsThatHideAModel: what some reader would take another model from reaches no provider. Most of them passed when forms
+// went on as the client framed them.
 func TestFormsThatHideAModel(t *testing.T) {
 	e := newEdge(t, nil)
 	e.addNode("n1", 4, answerJSON(200, `{"text":""}`), "cheap", "dear")
@@ -32,7 +32,7 @@ func TestFormsThatHideAModel(t *testing.T) {
 	cheap, end := part(`name="model"`, "cheap"), "--B--\r\n"
 	for name, body := range map[string]string{
 		"a continued name":          part(`name="model"; name*0="x"`, "dear") + cheap + end,
-		"a name in a quoted text":   part(`x="; name=model; y="`, "dear") + cheap + end,
+		"a name in a quoted text":   part(`name="y"; x="; name=model; z="`, "dear") + cheap + end,
 		"a boundary in a preamble":  "x" + part(`name="model"`, "dear") + cheap + end,
 		"a boundary before CR CR":   "--B\r" + strings.TrimPrefix(part(`name="model"`, "dear"), "--B") + cheap + end,
 		"a boundary in an epilogue": cheap + end + part(`name="model"`, "dear") + end,
