@@ -236,7 +236,11 @@ func (r *routeWorld) parameters(t *testing.T) {
 		{"too much", `{"model" : "bounded", "max_tokens": 4096, "temperature" : 1, "stop":[], ` + rest + `}`,
 			`{"model" : "sim-small", "max_tokens": 50, "temperature" : 1, "stop":[], ` + rest + `}`},
 		{"by another name", `{"model" : "bounded", "max_completion_tokens":1e9, "temperature" : 1, "stop":[], ` + rest + `}`,
-			`{"model" : "sim-small", "max_completion_tokens":50, "temperature" : 1, "stop":[], ` + rest + `}`},
+			`{"model" : "sim-small", "max_tokens":50, "temperature" : 1, "stop":[], ` + rest + `}`},
+		{"none at all", `{"model" : "bounded", "max_tokens": 0, "n_predict":-0.0, "temperature" : 1, "stop":[], ` + rest + `}`,
+			`{"model" : "sim-small", "max_tokens": 50, "n_predict":50, "temperature" : 1, "stop":[], ` + rest + `}`},
+		{"a part of one", `{"model" : "bounded", "max_completion_tokens":null, "max_tokens": 1e-9, "temperature" : 1, "stop":[], ` + rest + `}`,
+			`{"model" : "sim-small", "max_completion_tokens":null, "max_tokens": 50, "temperature" : 1, "stop":[], ` + rest + `}`},
 		{"no limit", `{"model" : "bounded", "max_tokens": -1, "temperature" : 1, "stop":[], ` + rest + `}`,
 			`{"model" : "sim-small", "max_tokens": 50, "temperature" : 1, "stop":[], ` + rest + `}`},
 	} {

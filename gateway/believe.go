@@ -20,6 +20,8 @@ const (
 	// Tokens of an answer that passed take a byte or more. Hidden ones (reasoning) take time; this is more than twice
 	// what the fastest engines make for one sequence.
 	outputPerSecond = 8192
+	// maxChoices bounds what a client's number of choices can make of it.
+	maxChoices = 128
 )
 
 // inputBound is how many tokens of input a request of so many bytes can be.
@@ -49,7 +51,7 @@ func (x *exchange) believe(t *execution.Terminal) {
 	}
 	claimed := *u
 	u.Input = within(u.Input, x.inputMost)
-	u.Output = within(u.Output, outputBound(x.passed(), x.env.Choices, took))
+	u.Output = within(u.Output, outputBound(x.passed(), x.length.Choices, took))
 	u.Cached, u.Reasoning = within(u.Cached, u.Input), within(u.Reasoning, u.Output)
 	if u.Input == claimed.Input && u.Output == claimed.Output {
 		return

@@ -58,6 +58,7 @@ type exchange struct {
 	hold      limit.Hold          // of the key's other limits, until the run ends
 	affinity  *admission.Affinity // nil where the route looks at none: it is large
 	edits     openai.Edits        // of the route's parameters
+	length    openai.Length       // of the answer, as the request and the route bound it
 	rec       *record
 
 	// The request, for as long as it may have to be sent again; then nil (letGo).

@@ -265,27 +265,27 @@ func promptly(next http.Handler) http.Handler {
 	})
 }
 
-// parameters finds what the route changes in the request's parameters.
+// parameters finds what the route changes in the request's parameters, and refuses those that are the route's to choose.
 func (x *exchange) parameters() *openai.Error {
 	p := &x.route.Parameters
 	if x.form != nil {
+		x.length.Choices = 1
+		if err := x.form.CheckSteering(p.Allow); err != nil {
+			return asError(err)
+		}
 		if err := x.form.Plan(p.Defaults, p.Caps); err != nil {
 			return asError(err)
 		}
 		return nil
+	}
+	if err := x.env.CheckSteering(p.Allow); err != nil {
+		return asError(err)
 	}
 	edits, err := x.env.Plan(x.body, x.op.ID, p.Defaults, p.Caps)
 	if err != nil {
 		return asError(err)
 	}
 	x.edits = edits
-	for _, c := range p.Caps {
-		if openai.ParameterIsLength(c.Name) {
-			most := int64(c.Max)
-			if x.env.MaxTokens == 0 || x.env.MaxTokens > most {
-				x.env.MaxTokens = most
-			}
-		}
-	}
+	x.length = x.env.Length(x.op.ID, p.Defaults, p.Caps)
 	return nil
 }

@@ -11,36 +11,36 @@ import (
 )
 
 // estimate says how many tokens the request will take, as far as can be told before it ran: a token for each four
-// bytes of the prompt, and of the answer as many as the client allows, or as the route's answers mostly have.
+// bytes of what the provider reads, and of the answer as many as the client allows, or as the route's answers mostly have.
 func (x *exchange) estimate() {
-	switch p := x.env.Prompt(x.body); {
-	case p != nil:
-		x.input = openai.EstimatePrompt(p)
-	case x.form != nil:
+	prompts := int64(1)
+	if x.form != nil {
 		x.input = openai.EstimateTokens(len(x.body) / mediaBytes)
-	default:
-		x.input = openai.EstimateTokens(len(x.body))
+	} else {
+		prompts, _ = x.env.Prompts(x.body)
+		x.input = x.env.EstimateInput(x.body)
 	}
 	x.input = min(x.input, state.MaxRunTokens)
 	x.inputMost = inputBound(x.op, len(x.body))
 	var most int64
 	if x.op.Stream != openai.StreamNone && x.op.Stream != openai.StreamMedia {
 		x.output = x.stats.output.expected()
-		most = x.output
-		if x.env.MaxTokens > 0 {
-			x.output, most = min(x.output, x.env.MaxTokens), x.env.MaxTokens
+		most = max(x.output, x.length.Tokens)
+		if x.length.Bounded {
+			x.output, most = min(x.output, x.length.Tokens), x.length.Tokens
 		}
 	}
 	if x.op.ID == openai.OpCountTokens {
 		x.input, x.output, x.tokens = 0, 0, 0 // nothing is generated
 		return
 	}
-	n := min(max(x.env.Choices, 1), maxChoices)
-	x.tokens = min(x.input+min(most, state.MaxRunTokens)*n, state.MaxRunTokens) // more is not booked
+	// Neither factor is above MaxRunTokens, which more than a product of theirs is not booked.
+	answers := min(x.length.Choices*min(prompts, state.MaxRunTokens), state.MaxRunTokens)
+	if most > 0 && answers > state.MaxRunTokens/most {
+		most, answers = state.MaxRunTokens, 1
+	}
+	x.tokens = min(x.input+most*answers, state.MaxRunTokens)
 }
-
-// maxChoices bounds what a client's number of choices can make of an estimate.
-const maxChoices = 128
 
 // mediaBytes is how many bytes of a form count as one of text: it is recordings or images, of which a second, or a
 // picture, is about as long as a sentence.

@@ -148,9 +148,10 @@ routes:
 		body string
 		want map[string]any
 	}{
-		"nothing given": {`{"model":"chat"}`, map[string]any{"model": "m", "temperature": 0.2, "stop": []any{"a", "b"}, "max_tokens": 100.0}},
-		"given":         {`{"model":"chat","temperature":1,"stop":[],"max_tokens":7,"top_k":3}`, map[string]any{"model": "m", "temperature": 1.0, "stop": []any{}, "max_tokens": 7.0, "top_k": 3.0}},
-		"too much":      {`{"model":"chat","temperature":1,"stop":"x","max_completion_tokens":7000,"top_k":30}`, map[string]any{"model": "m", "temperature": 1.0, "stop": "x", "max_completion_tokens": 100.0, "top_k": 5.0}},
+		"nothing given":   {`{"model":"chat"}`, map[string]any{"model": "m", "temperature": 0.2, "stop": []any{"a", "b"}, "max_tokens": 100.0}},
+		"given":           {`{"model":"chat","temperature":1,"stop":[],"max_tokens":7,"top_k":3}`, map[string]any{"model": "m", "temperature": 1.0, "stop": []any{}, "max_tokens": 7.0, "top_k": 3.0}},
+		"too much":        {`{"model":"chat","temperature":1,"stop":"x","max_completion_tokens":7000,"top_k":30}`, map[string]any{"model": "m", "temperature": 1.0, "stop": "x", "max_tokens": 100.0, "top_k": 5.0}},
+		"no bound at all": {`{"model":"chat","temperature":1,"stop":"x","max_tokens":0,"n_predict":-1,"top_k":0}`, map[string]any{"model": "m", "temperature": 1.0, "stop": "x", "max_tokens": 100.0, "n_predict": 100.0, "top_k": 5.0}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -1,8 +1,8 @@
 package openai
 
 import (
-	"bytes"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"iop/execution/safetext"
@@ -24,15 +24,19 @@ type Envelope struct {
 	// IncludeUsage is what the client asked for, so that the usage event may be withheld from one who did not ask.
 	IncludeUsage bool
 
-	// Hints for affinity, empty where absent, null or longer than MaxHintLength. Of several the last counts.
+	// Hints for affinity, empty where absent, null or longer than MaxHintLength.
 	SessionID      string
 	PromptCacheKey string
 	User           string
 
-	// MaxTokens is the least of max_tokens, max_completion_tokens and max_output_tokens that is a positive integer, 0
-	// if none is. Together with Choices it estimates a cost: what is odd about these fields is the provider's to refuse.
-	MaxTokens int64
-	Choices   int64 // n, at least 1
+	// Choices is how many answers are asked for to each prompt, at least 1: the greatest of n, best_of and what engines
+	// call them.
+	Choices int64
+
+	// What the answer's length may be, by the names in lengthNames, and num_predict of Ollama's options: 0 where absent or
+	// null, noBound where the value bounds nothing.
+	lengths      [len(lengthNames)]int64
+	optionLength int64
 
 	open         int // offset after the root's opening brace
 	empty        bool
@@ -41,61 +45,57 @@ type Envelope struct {
 	includeUsage span // the value of include_usage in it
 	optionsOpen  int  // offset after the opening brace of stream_options, 0 if it is no object
 	optionsEmpty bool
-	seenFields   uint8 // bit per field
-	prompt       span  // the value of messages, prompt or input
-	promptField  field // which of them it is, or fieldNone
-	metadata     span  // the value of metadata
+	seen         uint64                               // bit per field below fieldSteering
+	steering     uint64                               // bit per name of steeringNames that is there and not null
+	texts        [fieldTools - fieldMessages + 1]span // of what is read before the answer, by field; null is absent
+	metaSession  span                                 // the value of metadata.session_id
 }
 
 // span is a range of the body. The zero value is "absent": no value begins at the very start of an object.
 type span struct{ start, end int }
 
-// field is a member of the request that the Edge reads.
-type field uint8
-
-const (
-	fieldNone field = iota
-	fieldModel
-	fieldStream
-	fieldStreamOptions
-	fieldIncludeUsage
-	fieldSessionID
-	fieldPromptCacheKey
-	fieldUser
-	fieldMaxTokens // under any of its names
-	fieldChoices
-	fieldMessages // the three that may hold the prompt, the one that counts most first
-	fieldPrompt
-	fieldInput
-	fieldMetadata
-)
-
-var fieldNames = [...]string{
-	"", "model", "stream", "stream_options", "stream_options.include_usage", "session_id", "prompt_cache_key", "user",
-	"max_tokens", "n", "messages", "prompt", "input", "metadata",
-}
-
-func (f field) String() string { return fieldNames[f] }
-
-// ParseEnvelope scans a JSON request to its end. The document must be one well-formed object (RFC 8259) nested at most
-// 64 deep; the fields may stand anywhere in it. Any error is an *Error with status 400, and its Param names the field
-// where the fault is a field's.
+// ParseEnvelope scans a JSON request to its end. The document must be one well-formed object (RFC 8259) in UTF-8, nested
+// at most 64 deep; the fields may stand anywhere in it. Any error is an *Error with status 400, and its Param names the
+// field where the fault is a field's.
 //
-// A routed field (model, stream, stream_options and include_usage in it) may appear once, and only in its exact
-// spelling. Decoders differ in which of two they take, and some match names without regard to case, so that a second
-// `model` or a `MODEL` would let one model pass the policy and another run.
+// Decoders differ in which of two members of the same name they take, some match names without regard to case, some
+// drop the bytes of a name that are no UTF-8, and some take "5" and true for numbers. So what decides something here may
+// appear once, in its exact spelling, with a value that all of them read alike: otherwise one model would pass the
+// policy and another run.
 func ParseEnvelope(body []byte) (Envelope, error) {
 	e := Envelope{Choices: 1}
-	p := envelopeParser{scanner: scanner{b: body}, e: &e}
+	if at := invalidUTF8(body); at >= 0 {
+		return Envelope{}, notUTF8(at)
+	}
+	p := envelopeParser{scanner: scanner{b: body, names: true}, e: &e}
 	if err := p.parse(); err != nil {
 		return Envelope{}, err
 	}
 	return e, nil
 }
 
+func notUTF8(at int) *Error {
+	return InvalidRequest("", fmt.Sprintf("the request body is not valid UTF-8 at byte %d", at))
+}
+
+// invalidUTF8 returns the offset of the first byte that is no UTF-8, -1 if there is none.
+func invalidUTF8(b []byte) int {
+	if utf8.Valid(b) {
+		return -1
+	}
+	for i := 0; ; {
+		r, size := utf8.DecodeRune(b[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+}
+
 type envelopeParser struct {
 	scanner
-	e *Envelope
+	e          *Envelope
+	optionSeen bool // options.num_predict
 }
 
 func (p *envelopeParser) parse() *Error {
@@ -122,9 +122,12 @@ func (p *envelopeParser) parse() *Error {
 		if val < 0 {
 			return p.malformed()
 		}
-		f, exact := topField(p.b[start+1:end-1], p.escaped)
+		f, exact := fieldOf(p.b[start+1:end-1], p.escaped)
 		var err *Error
 		if f == fieldNone {
+			if !isASCII(p.b[start+1:end-1], p.escaped) {
+				return InvalidRequest("", fmt.Sprintf("the name of a member may have ASCII characters only (at byte %d)", start))
+			}
 			i = p.value(val, 1)
 		} else if i, err = p.take(f, exact, val); err != nil {
 			return err
@@ -155,17 +158,27 @@ func (p *envelopeParser) malformed() *Error {
 		return InvalidRequest("", fmt.Sprintf("the request body nests deeper than %d levels (at byte %d)", maxDepth, p.at))
 	case faultEnd:
 		return InvalidRequest("", "the request body is not valid JSON: it ends too early")
+	case faultName:
+		return InvalidRequest("", fmt.Sprintf("the name of a member holds half a surrogate pair or U+0000 (at byte %d)", p.at))
 	}
 	return InvalidRequest("", fmt.Sprintf("the request body is not valid JSON: unexpected byte at offset %d", p.at))
 }
 
 // take reads the value at i of a field that the Edge knows, and returns the offset after it (-1: malformed).
 func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
+	if f >= fieldSteering {
+		return p.takeSteering(f, i)
+	}
 	if err := p.once(f, exact); err != nil {
 		return 0, err
 	}
-	if f == fieldStreamOptions {
-		return p.takeOptions(i)
+	switch f {
+	case fieldStreamOptions:
+		return p.takeStreamOptions(i)
+	case fieldOptions:
+		return p.takeNested(i, optionLength, p.takeOptionLength)
+	case fieldMetadata:
+		return p.takeNested(i, "session_id", p.takeMetaSession)
 	}
 	end := p.value(i, 1)
 	if end < 0 {
@@ -177,62 +190,80 @@ func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
 		e.model = span{i, end}
 		return end, p.takeModel(raw)
 	case fieldStream:
-		return end, takeBool(f, raw, &e.Stream, &e.StreamSet)
+		return end, takeBool(f.String(), raw, &e.Stream, &e.StreamSet)
 	case fieldSessionID:
 		return end, takeHint(f, raw, &e.SessionID)
 	case fieldPromptCacheKey:
 		return end, takeHint(f, raw, &e.PromptCacheKey)
 	case fieldUser:
 		return end, takeHint(f, raw, &e.User)
-	case fieldMaxTokens:
-		if n := positive(raw); n > 0 && (e.MaxTokens == 0 || n < e.MaxTokens) {
-			e.MaxTokens = n
-		}
-	case fieldChoices:
-		e.Choices = max(e.Choices, min(positive(raw), maxChoices))
-	case fieldMetadata:
-		e.metadata = span{i, end}
-	case fieldMessages, fieldPrompt, fieldInput:
-		if raw[0] != 'n' && (e.promptField == fieldNone || f <= e.promptField) {
-			e.prompt, e.promptField = span{i, end}, f
-		}
+	}
+	switch {
+	case f.isText() && raw[0] != 'n':
+		e.texts[f-fieldMessages] = span{i, end}
+	case f.isCount():
+		return end, p.takeCount(f, raw)
+	case f.isLength():
+		return end, takeLength(f.String(), raw, &e.lengths[f-fieldMaxTokens])
 	}
 	return end, nil
 }
 
-// What a request may count up to here, so that the product of two counts is still a number. No model comes near it.
-const (
-	maxCount   = 1 << 40
-	maxChoices = 1 << 20
-)
-
-// positive returns a scanned value that is a positive integer, at most maxCount, and 0 for any other.
-func positive(raw []byte) (n int64) {
-	for _, c := range raw {
-		if c-'0' > 9 {
-			return 0
-		}
-		n = min(10*n+int64(c-'0'), maxCount)
+// takeSteering notes that a member of steeringNames is there. Its spelling is as good as any other.
+func (p *envelopeParser) takeSteering(f field, i int) (int, *Error) {
+	end := p.value(i, 1)
+	if end >= 0 && p.b[i] != 'n' {
+		p.e.steering |= 1 << (f - fieldSteering)
 	}
-	return n
+	return end, nil
+}
+
+// takeNested reads an object at i of which one member is known, and returns the offset after it (-1: malformed). The
+// member may be there once, in its exact spelling. Any other value means nothing here.
+func (p *envelopeParser) takeNested(i int, name string, take func(exact bool, at span) *Error) (int, *Error) {
+	if i >= len(p.b) || p.b[i] != '{' {
+		return p.value(i, 1), nil
+	}
+	if i = p.space(i + 1); i < len(p.b) && p.b[i] == '}' {
+		return i + 1, nil
+	}
+	for done := false; !done; {
+		start := i
+		end, val := p.key(i)
+		if val < 0 {
+			return -1, nil
+		}
+		exact, match := matches(p.b[start+1:end-1], p.escaped, name)
+		if i = p.value(val, 2); i < 0 {
+			return -1, nil
+		}
+		if match {
+			if err := take(exact, span{val, i}); err != nil {
+				return 0, err
+			}
+		}
+		if i, done = p.next(i, '}'); i < 0 {
+			return -1, nil
+		}
+	}
+	return i, nil
 }
 
 // Prompt returns the value of messages, prompt or input as the client wrote it, of the first of these that is there
 // and not null; nil if none is. It is a part of body, which must be the one that e was parsed from.
 func (e *Envelope) Prompt(body []byte) []byte {
-	if e.promptField == fieldNone {
-		return nil
+	for _, at := range e.texts[:fieldInput-fieldMessages+1] {
+		if at != (span{}) {
+			return body[at.start:at.end]
+		}
 	}
-	return body[e.prompt.start:e.prompt.end]
+	return nil
 }
 
 // MetadataSessionID returns the session_id of the request's metadata, empty where there is none, it is no string or it is
 // longer than MaxHintLength. body must be the one that e was parsed from.
 func (e *Envelope) MetadataSessionID(body []byte) string {
-	if e.metadata == (span{}) {
-		return ""
-	}
-	raw := member(body[e.metadata.start:e.metadata.end], "session_id")
+	raw := body[e.metaSession.start:e.metaSession.end]
 	if len(raw)-2 > MaxHintLength {
 		return ""
 	}
@@ -243,19 +274,22 @@ func (e *Envelope) MetadataSessionID(body []byte) string {
 // English, and less of most else, of which JSON's own signs make up a part.
 func EstimateTokens(promptBytes int) int64 { return max(1, int64(promptBytes)/4) }
 
-// once refuses the second appearance of a routed field and any appearance in another spelling.
+// once refuses the second appearance of a field and any appearance in another spelling.
 func (p *envelopeParser) once(f field, exact bool) *Error {
-	if f > fieldIncludeUsage {
-		return nil
+	bit := uint64(1) << f
+	err := onlyOnce(f.String(), exact, p.e.seen&bit != 0)
+	p.e.seen |= bit
+	return err
+}
+
+func onlyOnce(name string, exact, seen bool) *Error {
+	switch {
+	case !exact:
+		return InvalidRequest(name, fmt.Sprintf("%s must be spelled exactly so, in lower case", name))
+	case seen:
+		return InvalidRequest(name, fmt.Sprintf("%s appears more than once", name))
 	}
-	if !exact {
-		return InvalidRequest(f.String(), fmt.Sprintf("%s must be spelled exactly so, in lower case", f))
-	}
-	if bit := uint8(1) << f; p.e.seenFields&bit == 0 {
-		p.e.seenFields |= bit
-		return nil
-	}
-	return InvalidRequest(f.String(), fmt.Sprintf("%s appears more than once", f))
+	return nil
 }
 
 func (p *envelopeParser) takeModel(raw []byte) *Error {
@@ -293,7 +327,7 @@ func modelFault(name string) string {
 	return ""
 }
 
-func takeBool(f field, raw []byte, v, set *bool) *Error {
+func takeBool(name string, raw []byte, v, set *bool) *Error {
 	switch raw[0] {
 	case 't':
 		*v, *set = true, true
@@ -301,7 +335,7 @@ func takeBool(f field, raw []byte, v, set *bool) *Error {
 		*v, *set = false, true
 	case 'n':
 	default:
-		return InvalidRequest(f.String(), fmt.Sprintf("%s must be true or false", f))
+		return InvalidRequest(name, fmt.Sprintf("%s must be true or false", name))
 	}
 	return nil
 }
@@ -315,118 +349,46 @@ func takeHint(f field, raw []byte, v *string) *Error {
 	case len(raw)-2 > MaxHintLength:
 		*v = ""
 	default:
-		*v = unquote(raw)
+		if *v = unquote(raw); strings.ContainsRune(*v, utf8.RuneError) {
+			return InvalidRequest(f.String(), fmt.Sprintf("%s must be valid Unicode without U+FFFD", f))
+		}
 	}
 	return nil
 }
 
-// takeOptions reads stream_options at i and returns the offset after it (-1: malformed).
-func (p *envelopeParser) takeOptions(i int) (int, *Error) {
+const includeUsageName = "stream_options.include_usage"
+
+// takeStreamOptions reads stream_options at i and returns the offset after it (-1: malformed).
+func (p *envelopeParser) takeStreamOptions(i int) (int, *Error) {
 	e := p.e
-	if i >= len(p.b) || p.b[i] != '{' {
-		end := p.value(i, 1)
-		if end >= 0 && p.b[i] != 'n' {
-			return 0, InvalidRequest("stream_options", "stream_options must be an object")
-		}
-		e.options = span{i, end}
-		return end, nil
+	if i < len(p.b) && p.b[i] == '{' {
+		e.optionsOpen = i + 1
+		k := p.space(i + 1)
+		e.optionsEmpty = k < len(p.b) && p.b[k] == '}'
 	}
-	e.options.start, e.optionsOpen = i, i+1
-	i = p.space(i + 1)
-	if i < len(p.b) && p.b[i] == '}' {
-		e.optionsEmpty = true
-		e.options.end = i + 1
-		return i + 1, nil
+	end, err := p.takeNested(i, "include_usage", p.takeIncludeUsage)
+	if err != nil || end < 0 {
+		return end, err
 	}
-	for done := false; !done; {
-		start := i
-		end, val := p.key(i)
-		if val < 0 {
-			return -1, nil
-		}
-		exact, match := matches(p.b[start+1:end-1], p.escaped, "include_usage")
-		if i = p.value(val, 2); i < 0 {
-			return -1, nil
-		}
-		if match {
-			if err := p.takeIncludeUsage(exact, span{val, i}); err != nil {
-				return 0, err
-			}
-		}
-		if i, done = p.next(i, '}'); i < 0 {
-			return -1, nil
-		}
+	if e.optionsOpen == 0 && p.b[i] != 'n' {
+		return 0, InvalidRequest("stream_options", "stream_options must be an object")
 	}
-	e.options.end = i
-	return i, nil
+	e.options = span{i, end}
+	return end, nil
 }
 
 func (p *envelopeParser) takeIncludeUsage(exact bool, at span) *Error {
-	if err := p.once(fieldIncludeUsage, exact); err != nil {
+	e := p.e
+	if err := onlyOnce(includeUsageName, exact, e.includeUsage != span{}); err != nil {
 		return err
 	}
-	p.e.includeUsage = at
+	e.includeUsage = at
 	var set bool
-	return takeBool(fieldIncludeUsage, p.b[at.start:at.end], &p.e.IncludeUsage, &set)
+	return takeBool(includeUsageName, p.b[at.start:at.end], &e.IncludeUsage, &set)
 }
 
-// topField returns which known field a top-level member's name is, and whether it is spelled exactly so.
-func topField(raw []byte, escaped bool) (f field, exact bool) {
-	if !escaped {
-		switch string(raw) {
-		case "model":
-			return fieldModel, true
-		case "stream":
-			return fieldStream, true
-		case "stream_options":
-			return fieldStreamOptions, true
-		case "session_id":
-			return fieldSessionID, true
-		case "prompt_cache_key":
-			return fieldPromptCacheKey, true
-		case "user":
-			return fieldUser, true
-		case "messages":
-			return fieldMessages, true
-		case "prompt":
-			return fieldPrompt, true
-		case "input":
-			return fieldInput, true
-		case "max_tokens", "max_completion_tokens", "max_output_tokens":
-			return fieldMaxTokens, true
-		case "n":
-			return fieldChoices, true
-		case "metadata":
-			return fieldMetadata, true
-		}
-	}
-	for f := fieldModel; f <= fieldStreamOptions; f++ {
-		if exact, match := matches(raw, escaped, f.String()); match {
-			return f, exact
-		}
-	}
-	return fieldNone, false
-}
-
-// matches compares a member's name, as it is written, with an ASCII name under the folding that the laxest decoders use:
-// Unicode's simple folding, where 'ſ' is an 's'. A name with an escape is decoded first and never exact: nobody honest
-// writes one there.
-func matches(raw []byte, escaped bool, name string) (exact, match bool) {
-	if len(raw) < len(name) || len(raw) > 6*len(name) { // \u0073 is six bytes for one
-		return false, false
-	}
-	if escaped {
-		var buf [6 * len("stream_options")]byte
-		raw = appendUnescaped(buf[:0], raw)
-	} else if string(raw) == name {
-		return true, true
-	}
-	return false, len(raw) <= 3*len(name) && equalFold(raw, name)
-}
-
-func equalFold(raw []byte, name string) bool {
-	if raw[0] < utf8.RuneSelf && raw[0]|0x20 != name[0]|0x20 {
-		return false
-	}
-	return bytes.EqualFold(raw, []byte(name))
+func (p *envelopeParser) takeMetaSession(exact bool, at span) *Error {
+	err := onlyOnce("metadata.session_id", exact, p.e.metaSession != span{})
+	p.e.metaSession = at
+	return err
 }

@@ -37,3 +37,52 @@ func EstimatePrompt(prompt []byte) int64 {
 	}
 	return EstimateTokens(max(text, 0)) + media*MediaTokens
 }
+
+// leastRest is how much of a request, in bytes, says how it is answered, and is not read for it: names and parameters.
+const leastRest = 4 << 10
+
+// EstimateInput returns about how many tokens the provider reads, at least 1: those of the messages, or of the prompt or
+// input, with instructions and tools, and of whatever else is too long for a parameter. body must be the one that e was
+// parsed from.
+func (e *Envelope) EstimateInput(body []byte) (tokens int64) {
+	rest := len(body)
+	for _, at := range e.texts {
+		if at != (span{}) {
+			tokens += EstimatePrompt(body[at.start:at.end])
+			rest -= at.end - at.start
+		}
+	}
+	if tokens == 0 {
+		return EstimateTokens(rest)
+	}
+	_, numbers := e.Prompts(body)
+	return max(tokens, numbers) + int64(max(rest-leastRest, 0)/4)
+}
+
+// Prompts returns how many prompts the request holds, at least 1: prompt and input may be lists, each element of which is
+// answered for itself. tokens is how many of them were written as numbers, of which the bytes say little. body must be the
+// one that e was parsed from.
+func (e *Envelope) Prompts(body []byte) (prompts, tokens int64) {
+	for _, f := range [...]field{fieldPrompt, fieldInput} {
+		if at := e.texts[f-fieldMessages]; at != (span{}) {
+			p, n := countPrompts(body[at.start:at.end])
+			prompts, tokens = max(prompts, p), tokens+n
+		}
+	}
+	return max(prompts, 1), tokens
+}
+
+func countPrompts(list []byte) (prompts, tokens int64) {
+	for elements := arrayElements(list); elements.next(); {
+		switch v := elements.val; {
+		case v[0] == '"':
+			prompts++
+		case v[0] == '[':
+			prompts++
+			tokens += int64(bytes.Count(v, []byte{','})) + 1
+		case v[0] != '{':
+			tokens++
+		}
+	}
+	return prompts, tokens
+}

@@ -20,8 +20,11 @@ func (f *Form) Plan(defaults []ParameterDefault, caps []ParameterCap) error {
 	}
 	for _, c := range caps {
 		names := []string{c.Name}
-		if ParameterIsLength(c.Name) {
+		switch {
+		case ParameterIsLength(c.Name):
 			names = lengthNames[:]
+		case c.Name == ChoicesParameter:
+			names = fieldNames[fieldChoices : fieldSequences+1]
 		}
 		for _, name := range names {
 			if e := f.lower(name, c); e != nil {

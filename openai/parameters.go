@@ -24,12 +24,23 @@ type ParameterCap struct {
 // for each name that operations and engines have for it.
 const MaxTokensParameter = "max_tokens"
 
-// lengthNames are the names of the answer's length. Then comes an engine's own, which goes before max_tokens there: left
-// alone it would undo a cap. The last is that of Ollama's options.
-var lengthNames = [...]string{MaxTokensParameter, "max_completion_tokens", "max_output_tokens", "n_predict", optionLength}
-
 // ParameterIsLength reports whether a parameter is one of the names of the answer's length in tokens.
 func ParameterIsLength(name string) bool { return slices.Contains(lengthNames[:], name) }
+
+// ChoicesParameter is the one name under which caps speak of the number of answers. It stands for each name that
+// engines have for it, and bounds best_of as well.
+const ChoicesParameter = "n"
+
+// ParameterIsChoices reports whether a parameter is another name of the number of answers.
+func ParameterIsChoices(name string) bool {
+	return name == ChoicesParameter || name == fieldEngineChoices.String() || name == fieldSequences.String()
+}
+
+// unlimited are the parameters of which a negative number means "all" or "no limit" to engines; top_k has 0 for that too.
+var unlimited = [...]string{
+	"top_k", "keep_alive", "repeat_last_n", "num_keep", "num_ctx", "logprobs", "top_logprobs", "prompt_logprobs",
+	"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens", "t_max_predict_ms",
+}
 
 // MaxParameters is how many defaults and caps a route may have: each costs a comparison per member of a request.
 const MaxParameters = 64
@@ -71,10 +82,13 @@ func (e Edits) Grows() (n int) {
 // Plan finds what defaults and caps change in the request, for [RewriteSpec]. It scans the body's members once, and
 // does nothing for a route that has neither or an envelope that was not parsed (a form's).
 //
-// A default is put in where its parameter is absent or null. A cap lowers what is above it and never raises. Of the
-// answer's length (MaxTokensParameter) a cap is put in too, where the operation has such a thing and the client gave
-// none; a negative length, which engines take for "no limit", is none. A default above its cap is lowered like a
-// client's value.
+// A default is put in where its parameter is absent or null. A cap lowers what is above it, and what means "no limit" to
+// engines. A default above its cap is lowered like a client's value.
+//
+// A cap of the answer's length (MaxTokensParameter) holds by whatever name, where the operation has such a thing. What is
+// no whole number of at least 1 is no length, and becomes the cap. The request leaves with the length under one name for
+// certain: the default's, or else the operation's. Where the client gave it under another that the operation knows, it is
+// renamed, as there are engines that know but one; where the client gave none, the default or the cap is put in.
 //
 // A member that a default or a cap is for must stand there once, in its exact spelling and without escapes, and be a
 // number where there is a cap: decoders differ in what they make of anything else. The error for that is an *Error with
@@ -101,7 +115,7 @@ func (e *Envelope) Plan(body []byte, op OpID, defaults []ParameterDefault, caps 
 // planMembers plans the members of one object, of which e knows where it begins.
 func (e *Envelope) planMembers(body []byte, op Operation, defaults []ParameterDefault, caps []ParameterCap) ([]splice, *Error) {
 	p := planner{e: e, body: body, op: op}
-	var room [8]parameter
+	var room [12]parameter
 	p.list = room[:0]
 	if err := p.collect(defaults, caps); err != nil {
 		return nil, err
@@ -124,10 +138,23 @@ func (e *Envelope) planMembers(body []byte, op Operation, defaults []ParameterDe
 type parameter struct {
 	name   string
 	length bool   // one of lengthNames; the bounds are the planner's
+	whole  bool   // a whole number, by its nature
 	value  string // the default, or empty
 	max    float64
 	capped bool
+	key    span // the inside of the client's name
 	at     span // the client's value; zero: absent
+}
+
+// given reports whether the client gave the parameter, other than null.
+func (at *parameter) given(body []byte) bool { return at.at != (span{}) && body[at.at.start] != 'n' }
+
+// bound gives the parameter a cap, the lower one if it has one.
+func (at *parameter) bound(most float64) {
+	if !at.capped || most < at.max {
+		at.max = most
+	}
+	at.capped = true
 }
 
 type planner struct {
@@ -136,7 +163,6 @@ type planner struct {
 	body    []byte
 	list    []parameter
 	length  parameter // what is said of the answer's length; its name is the default's, or empty
-	given   bool      // the client gave a length that the operation knows
 	splices []splice
 }
 
@@ -153,12 +179,18 @@ func (p *planner) collect(defaults []ParameterDefault, caps []ParameterCap) *Err
 		if CheckParameter(c.Name) != nil || math.IsNaN(c.Max) || math.IsInf(c.Max, 0) {
 			return Internal()
 		}
-		at := p.entry(c.Name)
-		at.max, at.capped = c.Max, true
+		p.entry(c.Name).bound(c.Max)
+		if c.Name == ChoicesParameter {
+			for f := fieldChoices; f <= fieldSequences; f++ {
+				at := p.entry(f.String())
+				at.whole = true
+				at.bound(c.Max)
+			}
+		}
 	}
 	if (p.length.capped || p.length.value != "") && p.op.MaxTokens != "" {
 		for _, name := range lengthNames {
-			p.list = append(p.list, parameter{name: name, length: true, max: p.length.max, capped: p.length.capped})
+			p.list = append(p.list, parameter{name: name, length: true, whole: true, max: p.length.max, capped: p.length.capped})
 		}
 	}
 	return nil
@@ -209,7 +241,7 @@ func (p *planner) scan() *Error {
 			return Internal()
 		}
 		if at != nil {
-			at.at = span{val, i}
+			at.key, at.at = span{start + 1, end - 1}, span{val, i}
 		}
 		if i, done = s.next(i, '}'); i < 0 {
 			return Internal()
@@ -221,10 +253,7 @@ func (p *planner) scan() *Error {
 // settle decides about one parameter, and for a length about what the client gave.
 func (p *planner) settle(at *parameter) *Error {
 	switch {
-	case at.at != (span{}) && p.body[at.at.start] != 'n':
-		if at.length && p.knows(at.name) {
-			p.given = true
-		}
+	case at.given(p.body):
 		return p.lower(at)
 	case at.length || at.value == "":
 		return nil
@@ -237,20 +266,35 @@ func (p *planner) settle(at *parameter) *Error {
 	return nil
 }
 
-// lower puts the cap in the place of a client's value that is above it.
+// lower puts the cap in the place of a client's value that is above it. A whole number that is written as 1e2 or 100.0 is
+// written anew: some readers take it, some don't.
 func (p *planner) lower(at *parameter) *Error {
 	if !at.capped {
 		return nil
 	}
-	v, ok := number(p.body[at.at.start:at.at.end])
+	raw := p.body[at.at.start:at.at.end]
+	v, ok := number(raw)
 	if !ok {
 		return InvalidRequest(at.name, fmt.Sprintf("%s must be a number", at.name))
 	}
-	if v > at.max || at.length && v < 0 {
-		p.splices = append(p.splices, splice{span: at.at, with: appendNumber(nil, at.max)})
+	if most := at.most(v); most != v || at.whole && !plainDigits(raw) {
+		p.splices = append(p.splices, splice{span: at.at, with: appendNumber(nil, most)})
 	}
 	return nil
 }
+
+// most returns what becomes of a value under the cap.
+func (at *parameter) most(v float64) float64 {
+	switch {
+	case v > at.max, at.length && !isLength(v):
+		return at.max
+	case v < 0 && slices.Contains(unlimited[:], at.name), v == 0 && at.name == "top_k":
+		return at.max
+	}
+	return v
+}
+
+func plainDigits(raw []byte) bool { return digits(raw, 0) == len(raw) }
 
 // lowered returns the default, or the cap if the default is above it.
 func (at *parameter) lowered() ([]byte, *Error) {
@@ -261,42 +305,74 @@ func (at *parameter) lowered() ([]byte, *Error) {
 	if !ok {
 		return nil, Internal()
 	}
-	if v > at.max || at.length && v < 0 {
-		return appendNumber(nil, at.max), nil
+	if most := at.most(v); most != v {
+		return appendNumber(nil, most), nil
 	}
 	return []byte(at.value), nil
 }
 
-// settleLength puts in the answer's length where the client gave none that the operation knows. It goes where the client
-// wrote null, if somewhere.
+// settleLength sees to it that a capped length is there under the name that counts, and puts a default in where the client
+// gave no length that the operation knows. null of the client's own is replaced.
 func (p *planner) settleLength() *Error {
-	if p.op.MaxTokens == "" || p.given || !p.length.capped && p.length.value == "" {
+	if p.op.MaxTokens == "" || !p.length.capped && p.length.value == "" {
 		return nil
 	}
-	p.length.length = true
-	value := appendNumber(nil, p.length.max)
-	if p.length.value != "" {
-		var err *Error
-		if value, err = p.length.lowered(); err != nil {
-			return err
-		}
-	}
-	name, at := p.op.MaxTokens, span{}
-	if p.knows(p.length.name) {
+	name := p.op.MaxTokens
+	if p.op.knowsLength(p.length.name) {
 		name = p.length.name
 	}
-	for _, other := range p.list {
-		if other.length && other.at != (span{}) && p.knows(other.name) && (at == span{} || other.name == name) {
-			at = other.at
+	var own, other *parameter
+	for i := range p.list {
+		switch at := &p.list[i]; {
+		case !at.length:
+		case at.name == name:
+			own = at
+		case p.op.knowsLength(at.name) && at.given(p.body):
+			other = at
 		}
 	}
-	p.put(name, at, value)
+	switch {
+	case own.given(p.body):
+		return nil
+	case other != nil && p.length.capped:
+		p.rename(other, own)
+		return nil
+	case other != nil:
+		return nil
+	}
+	value, err := p.lengthValue()
+	if err != nil {
+		return err
+	}
+	p.put(name, own.at, value)
 	return nil
 }
 
-// knows reports whether a name of the answer's length means something to the operation.
-func (p *planner) knows(name string) bool {
-	return name == p.op.MaxTokens || name == "max_completion_tokens" && p.op.ID == OpChatCompletions
+// lengthValue is the length where the client gave none: the default, or else the cap.
+func (p *planner) lengthValue() ([]byte, *Error) {
+	if p.length.value == "" {
+		return appendNumber(nil, p.length.max), nil
+	}
+	p.length.length = true
+	return p.length.lowered()
+}
+
+// rename gives the value of one name of the length to another, of which the client gave nothing.
+func (p *planner) rename(from, to *parameter) {
+	if to.at == (span{}) {
+		p.splices = append(p.splices, splice{span: from.key, with: []byte(to.name)})
+		return
+	}
+	value := p.body[from.at.start:from.at.end]
+	for i := range p.splices {
+		if s := &p.splices[i]; s.span == from.at { // it was lowered
+			value, s.with = s.with, []byte("null")
+			p.put(to.name, to.at, value)
+			return
+		}
+	}
+	p.splices = append(p.splices, splice{span: from.at, with: []byte("null")})
+	p.put(to.name, to.at, value)
 }
 
 // put sets a member in the place of the client's null, or as a new one.

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"slices"
 )
 
 // Ollama's native operations have sampling in an object of its own.
@@ -10,13 +11,17 @@ const (
 	optionLength  = "num_predict"
 )
 
+// optionNames are Ollama's options, but for the length, with those of former versions.
+var optionNames = [...]string{
+	"temperature", "top_p", "top_k", "min_p", "typical_p", "tfs_z", "seed", "stop", "frequency_penalty", "presence_penalty",
+	"repeat_penalty", "repeat_last_n", "penalize_newline", "mirostat", "mirostat_eta", "mirostat_tau", "num_ctx", "num_keep",
+	"num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap", "use_mlock", "low_vram", "f16_kv", "logits_all",
+	"vocab_only", "embedding_only",
+}
+
 // isOption reports whether a parameter is one of Ollama's options; what else there is stands in the request itself.
 func isOption(name string) bool {
-	switch name {
-	case "temperature", "top_p", "top_k", "min_p", "seed", "stop", "frequency_penalty", "presence_penalty", "repeat_penalty":
-		return true
-	}
-	return ParameterIsLength(name)
+	return slices.Contains(optionNames[:], name) || ParameterIsLength(name)
 }
 
 // planOptions is planMembers for an operation with options: each parameter is planned where it stands.

@@ -3,44 +3,12 @@ package openai
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 )
-
-func TestEnvelopeEstimates(t *testing.T) {
-	for _, c := range []struct {
-		body      string
-		maxTokens int64
-		choices   int64
-		prompt    string
-	}{
-		{`{}`, 0, 1, ""},
-		{`{"max_tokens":10,"n":3,"messages":[{"role":"user"}]}`, 10, 3, `[{"role":"user"}]`},
-		{`{"max_completion_tokens":20,"max_tokens":10,"max_output_tokens":30}`, 10, 1, ""},
-		{`{"max_tokens":10,"max_tokens":5}`, 5, 1, ""},
-		{`{"max_tokens":-1,"max_output_tokens":0,"max_completion_tokens":null,"n":0}`, 0, 1, ""},
-		{`{"max_tokens":"7","n":"2"}`, 0, 1, ""},
-		{`{"max_tokens":1.5,"n":1e3}`, 0, 1, ""},
-		{`{"max_tokens":99999999999999999999999999,"n":99999999999999999999999999}`, maxCount, maxChoices, ""},
-		{`{"input": "a" ,"prompt" : "bc" }`, 0, 1, `"bc"`},
-		{`{"prompt":"bc","messages":[],"input":"a"}`, 0, 1, `[]`},
-		{`{"prompt":null,"input":[1,2]}`, 0, 1, `[1,2]`},
-		{`{"input":"a","input":"b"}`, 0, 1, `"b"`},
-	} {
-		e, err := ParseEnvelope([]byte(c.body))
-		if err != nil {
-			t.Errorf("%s: %v", c.body, err)
-			continue
-		}
-		if prompt := string(e.Prompt([]byte(c.body))); e.MaxTokens != c.maxTokens || e.Choices != c.choices || prompt != c.prompt {
-			t.Errorf("%s: %d tokens, %d choices, prompt %s", c.body, e.MaxTokens, e.Choices, prompt)
-		}
-	}
-	if EstimateTokens(0) != 1 || EstimateTokens(3) != 1 || EstimateTokens(4000) != 1000 {
-		t.Error("a token is about four bytes, and there is one at least")
-	}
-}
 
 // planned returns the body that a route with such parameters sends.
 func planned(t *testing.T, body string, op OpID, defaults []ParameterDefault, caps []ParameterCap, spec RewriteSpec) (string, error) {
@@ -48,7 +16,7 @@ func planned(t *testing.T, body string, op OpID, defaults []ParameterDefault, ca
 	b := []byte(body)
 	e, err := ParseEnvelope(b)
 	if err != nil {
-		t.Fatalf("%s: %v", body, err)
+		return "", err
 	}
 	if spec.Edits, err = e.Plan(b, op, defaults, caps); err != nil {
 		return "", err
@@ -87,8 +55,12 @@ func TestPlan(t *testing.T) {
 		{`{"x":{"temperature":1}}`, OpChatCompletions, warm, nil, `{"temperature":0.2,"x":{"temperature":1}}`},
 		// Caps.
 		{`{"temperature":2,"max_tokens":99}`, OpChatCompletions, none, both, `{"temperature":1,"max_tokens":99}`},
-		{`{"temperature":1.0,"max_tokens":100.0}`, OpChatCompletions, none, both, ""},
-		{`{"temperature":-3,"max_tokens":1e2}`, OpChatCompletions, none, both, ""},
+		{`{"temperature":1.0,"max_tokens":100.0}`, OpChatCompletions, none, both, `{"temperature":1.0,"max_tokens":100}`},
+		{`{"temperature":-3,"max_tokens":1e2}`, OpChatCompletions, none, both, `{"temperature":-3,"max_tokens":100}`},
+		{`{"top_k":0,"keep_alive":-1}`, OpChatCompletions, none, []ParameterCap{{"top_k", 40}, {"keep_alive", 300}}, `{"top_k":40,"keep_alive":300}`},
+		{`{"keep_alive":0,"top_k":-1}`, OpChatCompletions, none, []ParameterCap{{"top_k", 40}, {"keep_alive", 300}}, `{"keep_alive":0,"top_k":40}`},
+		{`{"n":3,"best_of":9,"n_cmpl":4,"num_return_sequences":2.0}`, OpCompletions, none, []ParameterCap{{"n", 2}}, `{"n":2,"best_of":2,"n_cmpl":2,"num_return_sequences":2}`},
+		{`{"n":1,"best_of":9}`, OpCompletions, none, []ParameterCap{{"best_of", 3}, {"n", 5}}, `{"n":1,"best_of":3}`},
 		{`{"temperature":null,"max_tokens":1}`, OpChatCompletions, none, both, ""},
 		{`{"top_p":5}`, OpChatCompletions, none, []ParameterCap{{"top_p", 0.95}}, `{"top_p":0.95}`},
 		{`{"max_tokens":1e999}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`},
@@ -103,6 +75,10 @@ func TestPlan(t *testing.T) {
 		{`{"options":{"num_predict":5,"temperature":2}}`, OpOllamaGenerate, none, both, `{"options":{"num_predict":5,"temperature":1}}`},
 		{`{"options":{"num_ctx":5},"k":1}`, OpOllamaChat, []ParameterDefault{{"max_tokens", "7"}, {"keep_alive", `"5m"`}}, cap100,
 			`{"keep_alive":"5m","options":{"num_predict":7,"num_ctx":5},"k":1}`},
+		{`{"options":{"num_predict":0}}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100}}`},
+		{`{"options":{"num_predict":-2.0}}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100}}`},
+		{`{"num_predict":5,"max_tokens":5}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100},"num_predict":5,"max_tokens":5}`},
+		{`{"options":{"num_ctx":5000}}`, OpOllamaChat, []ParameterDefault{{"num_gpu", "9"}}, []ParameterCap{{"num_ctx", 4096}}, `{"options":{"num_gpu":9,"num_ctx":4096}}`},
 		{`{"options":{"temperature":1}}`, OpOllamaEmbed, warm, cap100, `{"temperature":0.2,"options":{"temperature":1}}`},
 		// The answer's length.
 		{`{"x":1}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"x":1}`},
@@ -110,18 +86,33 @@ func TestPlan(t *testing.T) {
 		{`{"x":1}`, OpResponses, none, cap100, `{"max_output_tokens":100,"x":1}`},
 		{`{"max_tokens":900}`, OpEmbeddings, none, cap100, ""},
 		{`{"x":1}`, OpEmbeddings, []ParameterDefault{{"max_tokens", "5"}}, nil, ""},
-		{`{"max_completion_tokens":900}`, OpChatCompletions, none, cap100, `{"max_completion_tokens":100}`},
+		// Ollama, LM Studio and others know max_tokens only: it leaves under that name, unless the route has the other.
+		{`{"max_completion_tokens":900}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`},
+		{`{"max_completion_tokens" : 50,"x":1}`, OpChatCompletions, none, cap100, `{"max_tokens" : 50,"x":1}`},
+		{`{"max_completion_tokens":-1}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`},
+		{`{"max_tokens":null,"max_completion_tokens":50}`, OpChatCompletions, none, cap100, `{"max_tokens":50,"max_completion_tokens":null}`},
+		{`{"max_tokens":null,"max_completion_tokens":500}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"max_completion_tokens":null}`},
+		{`{"max_tokens":50}`, OpChatCompletions, []ParameterDefault{{"max_completion_tokens", "20"}}, cap100, `{"max_completion_tokens":50}`},
 		{`{"max_completion_tokens":900,"max_tokens":50}`, OpChatCompletions, none, cap100, `{"max_completion_tokens":100,"max_tokens":50}`},
 		{`{"max_tokens":-1}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`}, // "no limit" for some engines
-		{`{"max_tokens":0}`, OpChatCompletions, none, cap100, ""},
+		{`{"max_tokens":0}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`},  // or for some others
+		{`{"max_tokens":0.5}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`},
+		{`{"max_tokens":1e-9}`, OpResponses, none, cap100, `{"max_output_tokens":100,"max_tokens":100}`},
+		{`{"max_tokens":-0.0}`, OpMessages, none, cap100, `{"max_tokens":100}`},
+		{`{"max_tokens":1e400}`, OpMessages, none, cap100, `{"max_tokens":100}`},
+		{`{"max_tokens":1.5}`, OpMessages, none, cap100, `{"max_tokens":100}`},
+		{`{"max_tokens":0}`, OpMessages, none, []ParameterCap{{"temperature", 1}}, ""},
+		{`{"max_new_tokens":5000,"max_tokens_to_sample":1,"num_predict":-1}`, OpChatCompletions, none, cap100,
+			`{"max_tokens":100,"max_new_tokens":100,"max_tokens_to_sample":1,"num_predict":100}`},
 		{`{"max_tokens":null,"x":1}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"x":1}`},
-		{`{"max_completion_tokens":null}`, OpChatCompletions, none, cap100, `{"max_completion_tokens":100}`},
+		{`{"max_completion_tokens":null}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"max_completion_tokens":null}`},
 		{`{"max_tokens":null,"max_completion_tokens":null}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"max_completion_tokens":null}`},
 		// A name that the operation does not know bounds nothing there, but may for an engine.
 		{`{"max_output_tokens":5}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"max_output_tokens":5}`},
 		{`{"max_completion_tokens":500}`, OpCompletions, none, cap100, `{"max_tokens":100,"max_completion_tokens":100}`},
 		{`{"n_predict":-1,"max_tokens":5}`, OpChatCompletions, none, cap100, `{"n_predict":100,"max_tokens":5}`},
 		{`{"max_tokens":null}`, OpResponses, none, cap100, `{"max_output_tokens":100,"max_tokens":null}`},
+		{`{"max_output_tokens":null}`, OpResponses, none, cap100, `{"max_output_tokens":100}`},
 		// Its default.
 		{`{"x":1}`, OpChatCompletions, []ParameterDefault{{"max_tokens", "50"}}, cap100, `{"max_tokens":50,"x":1}`},
 		{`{"x":1}`, OpChatCompletions, []ParameterDefault{{"max_tokens", "500"}}, cap100, `{"max_tokens":100,"x":1}`},
@@ -129,7 +120,7 @@ func TestPlan(t *testing.T) {
 		{`{"x":1}`, OpResponses, []ParameterDefault{{"max_completion_tokens", "50"}}, cap100, `{"max_output_tokens":50,"x":1}`},
 		{`{"max_completion_tokens":7}`, OpChatCompletions, []ParameterDefault{{"max_tokens", "50"}}, nil, ""},
 		{`{"max_completion_tokens":-1}`, OpChatCompletions, []ParameterDefault{{"max_tokens", "50"}}, nil, ""},
-		{`{"max_tokens":null}`, OpChatCompletions, []ParameterDefault{{"max_completion_tokens", "50"}}, nil, `{"max_tokens":50}`},
+		{`{"max_tokens":null}`, OpChatCompletions, []ParameterDefault{{"max_completion_tokens", "50"}}, nil, `{"max_completion_tokens":50,"max_tokens":null}`},
 	} {
 		got, err := planned(t, c.body, c.op, c.defaults, c.caps, RewriteSpec{})
 		want := c.want
@@ -164,14 +155,14 @@ func TestPlanRefuses(t *testing.T) {
 	for body, param := range map[string]string{
 		`{"seed":1,"seed":1}`:                        "seed",
 		`{"Seed":1}`:                                 "seed",
-		`{"ſeed":1}`:                                 "seed",
+		`{"ſeed":1}`:                                 "",
 		`{"\u0073eed":1}`:                            "seed",
 		`{"seed":1,"SEED":null}`:                     "seed",
 		`{"max_tokens":1,"max_tokens":2}`:            "max_tokens",
 		`{"MAX_TOKENS":1}`:                           "max_tokens",
 		`{"max_to\u212aens":1}`:                      "max_tokens", // the Kelvin sign
 		"{\"max_to\u212aens\":1}":                    "max_tokens",
-		"{\"top_\u212a\":1}":                         "top_k",
+		"{\"top_\u212a\":1}":                         "",
 		`{"max_tokens":"1"}`:                         "max_tokens",
 		`{"max_completion_tokens":[]}`:               "max_completion_tokens",
 		`{"max_tokens":true}`:                        "max_tokens",
@@ -186,7 +177,7 @@ func TestPlanRefuses(t *testing.T) {
 		}
 	}
 	// What no default and no cap is for is the client's and the provider's business.
-	body := `{"x":1,"X":2,"x":3,"max_tokens":"y","max_tokens":1}`
+	body := `{"x":1,"X":2,"x":3,"max_tokens":-5}`
 	if got, err := planned(t, body, OpEmbeddings, nil, []ParameterCap{{"max_tokens", 1}}, RewriteSpec{}); err != nil || got != body {
 		t.Errorf("%s, %v", got, err)
 	}
@@ -248,8 +239,9 @@ func TestPlanOfNothing(t *testing.T) {
 func checkPlanned(t *testing.T, body []byte, e Envelope) {
 	t.Helper()
 	defaults := []ParameterDefault{{"seed", "[1]"}, {"top_k", "4"}}
-	caps := []ParameterCap{{"max_tokens", 100}, {"temperature", 1.5}, {"top_k", 8}}
-	names := append([]string{"seed", "top_k", "temperature"}, lengthNames[:]...)
+	caps := []ParameterCap{{"max_tokens", 100}, {"temperature", 1.5}, {"top_k", 8}, {"n", 3}}
+	numbers := append([]string{"top_k", "temperature", "n", "best_of", "n_cmpl", "num_return_sequences"}, lengthNames[:]...)
+	names := append([]string{"seed"}, numbers...)
 	edits, err := e.Plan(body, OpChatCompletions, defaults, caps)
 	before := readOracle(body).fields
 	if err != nil {
@@ -268,23 +260,11 @@ func checkPlanned(t *testing.T, body []byte, e Envelope) {
 	if !after.valid || after.special || oddNames(out, names...) {
 		t.Fatalf("broken: %q became %q", body, out)
 	}
-	for name, most := range map[string]float64{"max_completion_tokens": 100, "max_tokens": 100, "n_predict": 100, "temperature": 1.5, "top_k": 8} {
-		var got, was *float64
-		if raw, ok := after.fields[name]; ok && json.Unmarshal(raw, &got) != nil || got != nil && *got > most {
-			t.Fatalf("%s is above its cap: %q became %q", name, body, out)
-		}
-		if json.Unmarshal(before[name], &was) != nil {
-			was = nil // absent, or beyond a float64
-		}
-		if was != nil && *was <= most && *was >= 0 && (got == nil || *got != *was) {
-			t.Fatalf("%s was under its cap and changed: %q became %q", name, body, out)
-		}
+	for _, name := range numbers {
+		checkCapped(t, name, before[name], after.fields[name], body, out)
 	}
-	var bound struct {
-		A *float64 `json:"max_tokens"`
-		B *float64 `json:"max_completion_tokens"`
-	}
-	if err := json.Unmarshal(out, &bound); err != nil || bound.A == nil && bound.B == nil {
+	// There are engines that know but this name.
+	if bound, err := strconv.Atoi(string(after.fields["max_tokens"])); err != nil || bound < 1 || bound > 100 {
 		t.Fatalf("no bound of the answer's length: %q became %q (%v)", body, out, err)
 	}
 	for _, name := range append(names, "model", "stream_options") {
@@ -293,5 +273,27 @@ func checkPlanned(t *testing.T, body []byte, e Envelope) {
 	}
 	if !reflect.DeepEqual(before, after.fields) {
 		t.Fatalf("something else changed: %q became %q", body, out)
+	}
+}
+
+// checkCapped checks one parameter of a request before and after checkPlanned's caps.
+func checkCapped(t *testing.T, name string, before, after json.RawMessage, body, out []byte) {
+	t.Helper()
+	most := map[string]float64{"temperature": 1.5, "top_k": 8, "n": 3, "best_of": 3, "n_cmpl": 3, "num_return_sequences": 3}[name]
+	length := most == 0
+	if length {
+		most = 100
+	}
+	var got, was *float64
+	if after != nil && json.Unmarshal(after, &got) != nil || got != nil && *got > most || got != nil && length && (*got < 1 || *got != math.Trunc(*got)) {
+		t.Fatalf("%s is above its cap: %q became %q", name, body, out)
+	}
+	if json.Unmarshal(before, &was) != nil || was == nil {
+		return // absent, or beyond a float64
+	}
+	moved := name == "max_completion_tokens" && got == nil
+	kept := *was <= most && (!length || *was >= 1 && *was == math.Trunc(*was)) && (name != "top_k" || *was > 0)
+	if kept && !moved && (got == nil || *got != *was) {
+		t.Fatalf("%s was under its cap and changed: %q became %q", name, body, out)
 	}
 }

@@ -3,7 +3,6 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
-	"unicode/utf8"
 
 	"iop/execution"
 )
@@ -65,8 +64,8 @@ func prepare(body []byte) ([]byte, *Error) {
 	if !wellFormed(body) {
 		return nil, InvalidRequest("", "the request body must be one JSON object")
 	}
-	if !utf8.Valid(body) {
-		body = bytes.ToValidUTF8(body, []byte("\uFFFD")) // as encoding/json does
+	if at := invalidUTF8(body); at >= 0 {
+		return nil, notUTF8(at)
 	}
 	body = bytes.TrimLeft(body, " \t\r\n")
 	if body[0] != '{' {

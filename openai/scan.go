@@ -21,16 +21,18 @@ const (
 	faultSyntax
 	faultEnd
 	faultDepth
+	faultName
 )
 
 // scanner walks one JSON text (RFC 8259) without decoding it. Its methods take the offset where something begins and
 // return the offset after it, or -1 after having noted what is wrong and where. It checks the grammar exactly, but not
-// that strings hold valid UTF-8: like encoding/json it leaves that to whom the text is for.
+// that strings hold valid UTF-8: requests are checked for that as a whole.
 type scanner struct {
 	b       []byte
 	at      int   // offset of the fault
 	fault   fault // faultNone while all is well
 	escaped bool  // the string scanned last holds an escape
+	names   bool  // names of members must be Unicode without U+0000, once their escapes are decoded
 }
 
 func (s *scanner) fail(f fault, at int) int {
@@ -138,6 +140,9 @@ func (s *scanner) key(at int) (end, i int) {
 	if end = s.str(at); end < 0 {
 		return -1, -1
 	}
+	if s.escaped && s.names && !soundName(s.b[at+1:end-1]) {
+		return -1, s.fail(faultName, at)
+	}
 	i = end
 	if i >= len(s.b) || s.b[i] != ':' { // the usual form has no space here
 		if i = s.space(i); i >= len(s.b) || s.b[i] != ':' {
@@ -145,6 +150,32 @@ func (s *scanner) key(at int) (end, i int) {
 		}
 	}
 	return end, s.space(i + 1)
+}
+
+// soundName reports whether a name with escapes means the same to all decoders. Of half a surrogate pair some make U+FFFD,
+// some keep it and some drop it, and at U+0000 a string of C ends.
+func soundName(raw []byte) bool {
+	for {
+		i := bytes.IndexByte(raw, '\\')
+		if i < 0 {
+			return true
+		}
+		if raw[i+1] != 'u' {
+			raw = raw[i+2:]
+			continue
+		}
+		r := hex4(raw[i+2:])
+		raw = raw[i+6:]
+		switch {
+		case r == 0:
+			return false
+		case !utf16.IsSurrogate(r):
+		case len(raw) < 6 || raw[0] != '\\' || raw[1] != 'u' || utf16.DecodeRune(r, hex4(raw[2:])) == utf8.RuneError:
+			return false
+		default:
+			raw = raw[6:]
+		}
+	}
 }
 
 // next goes on after a value: over a comma to the next one, or over the closing byte (done).

@@ -152,6 +152,7 @@ type Timeouts struct {
 type Parameters struct {
 	Defaults map[string]json.RawMessage `json:"defaults"`
 	Caps     map[string]float64         `json:"caps"`
+	Allow    []string                   `json:"allow"`
 }
 
 // GroupConfig is a group as the file says it.
@@ -221,7 +222,7 @@ func kindsOf(on route.RetryOn) []string {
 }
 
 func parametersOf(p *route.Parameters) Parameters {
-	v := Parameters{Defaults: map[string]json.RawMessage{}, Caps: map[string]float64{}}
+	v := Parameters{Defaults: map[string]json.RawMessage{}, Caps: map[string]float64{}, Allow: names(p.Allow)}
 	for _, d := range p.Defaults {
 		v.Defaults[d.Name] = json.RawMessage(d.Value)
 	}

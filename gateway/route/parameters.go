@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,6 +32,7 @@ func (r *reader) parameters(n *yaml.Node, path string) Parameters {
 	r.object(n, path, []field{
 		{name: "defaults", read: p.readDefaults},
 		{name: "caps", read: func(n *yaml.Node, _ string) { caps = n }},
+		{name: "allow", read: p.readAllow},
 	})
 	if caps != nil { // after the defaults, which they are compared with
 		p.readCaps(caps, join(path, "caps"), join(path, "defaults"))
@@ -87,11 +89,17 @@ func (p *parameterReader) readCaps(n *yaml.Node, path, defaults string) {
 		case !length && openai.ParameterIsLength(m.name):
 			p.fault(m.key, at, "write %s, which holds for %s as well", openai.MaxTokensParameter, m.name)
 			continue
+		case m.name != openai.ChoicesParameter && openai.ParameterIsChoices(m.name):
+			p.fault(m.key, at, "write %s, which holds for %s as well", openai.ChoicesParameter, m.name)
+			continue
 		case !ok || v < 0:
 			p.fault(m.value, at, "a cap must be a number of at least 0, not %s", describe(m.value))
 			continue
 		case length && (v != math.Trunc(v) || v < 1 || v > maxExact):
 			p.fault(m.value, at, "this must be a whole number of tokens of at least 1, not %s", describe(m.value))
+			continue
+		case m.name == openai.ChoicesParameter && (v != math.Trunc(v) || v < 1 || v > maxExact):
+			p.fault(m.value, at, "this must be a whole number of answers of at least 1, not %s", describe(m.value))
 			continue
 		}
 		if d, ok := p.defaults[m.name]; ok {
@@ -103,6 +111,17 @@ func (p *parameterReader) readCaps(n *yaml.Node, path, defaults string) {
 			}
 		}
 		p.to.Caps = append(p.to.Caps, Cap{Name: m.name, Max: v})
+	}
+}
+
+func (p *parameterReader) readAllow(n *yaml.Node, path string) {
+	members := openai.SteeringMembers()
+	for i, v := range p.list(n, path, "leave it out to allow none") {
+		name := members[p.oneOf(v, element(path, i), members)]
+		if slices.Contains(p.to.Allow, name) {
+			p.fault(v, element(path, i), "%s stands here already", name)
+		}
+		p.to.Allow = append(p.to.Allow, name)
 	}
 }
 

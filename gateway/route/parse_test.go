@@ -38,6 +38,7 @@ routes:
     parameters:
       defaults: {temperature: 0.2, max_tokens: 500, stop: ["a", 1, null, {x: true}], user: "é<"}
       caps: {max_tokens: 4096, temperature: 1}
+      allow: [models, "aws_*"]
     groups:
       - targets:
           - {node: gpu-*, labels: {site: lab}, provider: vllm, model: meta-llama/Llama-3.1-70B, weight: 3}
@@ -66,7 +67,7 @@ defaults:
 					{Name: "temperature", Value: "0.2"}, {Name: "max_tokens", Value: "500"},
 					{Name: "stop", Value: `["a",1,null,{"x":true}]`}, {Name: "user", Value: `"é<"`},
 				},
-				Caps: []Cap{{Name: "max_tokens", Max: 4096}, {Name: "temperature", Max: 1}},
+				Caps: []Cap{{Name: "max_tokens", Max: 4096}, {Name: "temperature", Max: 1}}, Allow: []string{"models", "aws_*"},
 			},
 			Groups: []Group{
 				{Targets: []Target{
@@ -222,6 +223,12 @@ func TestParseRefuses(t *testing.T) {
 		{"routes: [{model: a, parameters: {caps: {max_tokens: 0}}}]", "a whole number of tokens of at least 1"},
 		{"routes: [{model: a, parameters: {caps: {max_tokens: 1.5}}}]", "a whole number of tokens of at least 1"},
 		{"routes: [{model: a, parameters: {caps: {max_completion_tokens: 5}}}]", "write max_tokens, which holds for max_completion_tokens"},
+		{"routes: [{model: a, parameters: {caps: {n_cmpl: 5}}}]", "write n, which holds for n_cmpl"},
+		{"routes: [{model: a, parameters: {caps: {n: 0.5}}}]", "a whole number of answers of at least 1"},
+		{"routes: [{model: a, parameters: {allow: [model]}}]", "parameters.allow[0]: \"model\" is not known; did you mean models?"},
+		{"routes: [{model: a, parameters: {allow: [models, models]}}]", "parameters.allow[1]: models stands here already"},
+		{"routes: [{model: a, parameters: {allow: []}}]", "the list is empty; leave it out to allow none"},
+		{"routes: [{model: a, parameters: {allow: [3]}}]", "parameters.allow[0]: this must be a string"},
 		{"routes: [{model: a, parameters: {caps: {a: 1}, defaults: {a: 2}}}]", "parameters.defaults.a: this is above the cap in line 1"},
 		{"routes: [{model: a, parameters: {caps: {a: 1}, defaults: {a: x}}}]", "parameters.defaults.a: the parameter has a cap"},
 		{"routes: [{model: a, parameters: {caps: {max_tokens: 5}, defaults: {max_completion_tokens: 9}}}]", "max_completion_tokens: this is above the cap"},

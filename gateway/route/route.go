@@ -155,6 +155,9 @@ type Parameters struct {
 	// Caps bound what the client gave. A cap of max_tokens holds for each name that operations have for it, and is put
 	// in where the client gave none.
 	Caps []Cap
+	// Allow are members that are refused elsewhere, as they make some providers run another model, or use another host or
+	// credential: see openai.SteeringMembers.
+	Allow []string
 }
 
 // Default is a parameter's value where the client gave none.
