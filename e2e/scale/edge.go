@@ -23,7 +23,7 @@ type edge struct {
 }
 
 // startEdge starts an Edge with keys on and its log at info, and makes a key and a join token for any Node name.
-func (h *house) startEdge(ctx context.Context) (*edge, error) {
+func (h *house) startEdge(ctx context.Context, args ...string) (*edge, error) {
 	e := &edge{}
 	listen, err := freePort()
 	if err != nil {
@@ -44,7 +44,8 @@ func (h *house) startEdge(ctx context.Context) (*edge, error) {
 		return nil, err
 	}
 	e.key, e.token = made.Key, made.Token
-	e.process, err = h.start("edge", h.iop, nil, "edge", "--listen", listen, "--admin-listen", admin, "--state", state)
+	args = append([]string{"edge", "--listen", listen, "--admin-listen", admin, "--state", state}, args...)
+	e.process, err = h.start("edge", h.iop, nil, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ const (
 	streamGoal  = 40 << 10
 	nodeGoal    = 60 << 10
 	nodeCPUGoal = 0.03
+	creepGoal   = 50 << 10 // a minute, outside Go's heap, behind the warm-up
 )
 
 // options are what the command line says.
@@ -25,6 +26,11 @@ type options struct {
 	gap      time.Duration // between two chunks of a stream
 	iop      string        // binary; empty: build it
 	profiles string        // directory for heap and goroutine profiles of the Edge at the plateau; empty: none
+
+	// Of the mixed load.
+	rate     float64       // requests a second
+	kinds    string        // of load, with commas between; empty: all
+	interval time.Duration // between two samples
 
 	// Of the processes that this one starts.
 	url, secret string
@@ -47,16 +53,18 @@ func run(ctx context.Context, args []string) error {
 	}{
 		"streams": {measureStreams, 2000, 30 * time.Second},
 		"nodes":   {measureNodes, 1000, 90 * time.Second},
+		"mixed":   {measureMixed, 0, time.Hour},
 		// The load's side, each in a process of its own.
 		"load-streams": {loadStreams, 0, 0},
 		"load-nodes":   {loadNodes, 0, 0},
+		"load-mixed":   {loadMixed, 0, 0},
 	}
 	if len(args) == 0 {
-		return errors.New("want streams or nodes")
+		return errors.New("want streams, nodes or mixed")
 	}
 	mode, ok := modes[args[0]]
 	if !ok {
-		return fmt.Errorf("%q is no measurement, want streams or nodes", args[0])
+		return fmt.Errorf("%q is no measurement, want streams, nodes or mixed", args[0])
 	}
 	o := options{secret: os.Getenv(secretVariable)}
 	fs := flag.NewFlagSet("scale "+args[0], flag.ContinueOnError)
@@ -65,6 +73,9 @@ func run(ctx context.Context, args []string) error {
 	fs.DurationVar(&o.gap, "gap", 500*time.Millisecond, "time between two chunks of a stream")
 	fs.StringVar(&o.iop, "iop", "", "binary to measure; built from here without it")
 	fs.StringVar(&o.profiles, "profiles", "", "directory for profiles of the Edge under load")
+	fs.Float64Var(&o.rate, "rate", 20, "requests a second of the mixed load")
+	fs.StringVar(&o.kinds, "kinds", "", "kinds of the mixed load, with commas between; all without it")
+	fs.DurationVar(&o.interval, "interval", 30*time.Second, "time between two samples of the mixed load")
 	fs.StringVar(&o.url, "url", "", "for the processes that this one starts")
 	if err := fs.Parse(args[1:]); err != nil {
 		return err
