@@ -9,11 +9,13 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -242,6 +244,8 @@ type leasedNode struct {
 	recipient   *lease.Recipient // of every session; nil: each has its own
 	serve       handler          // in place of everything; or nil
 	deaf        bool             // it does not acknowledge revocations
+	hung        atomic.Bool      // it reads nothing more until its end
+	end         chan struct{}    // made by dial, closed when it is stopped
 	// holding is called with the sealed lease, before it is opened; it may return another one. Or nil.
 	holding func(ctx context.Context, run *tunnel.NodeRun, token []byte) []byte
 	// answer is called with what is open. Default: a JSON answer.
@@ -285,13 +289,32 @@ func (m *managed) dial(n *leasedNode, certificate string) {
 		URL: "wss://" + m.server.TunnelAddr().String() + "/tunnel/v1", Node: execution.NodeID(n.name), Handler: n,
 		TLS: identity.ClientConfig(n.src, n.edge), Describe: func() *tunnel.NodeInfo { return info },
 		Keeper: n.keeper, Logger: slog.New(slog.DiscardHandler),
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			return &hangingConn{c, n}, err
+		},
 	})
 	must(m.t, err)
+	n.end = make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = sup.Run(ctx) }()
-	n.node = &node{supervisor: sup, stop: sync.OnceFunc(func() { cancel(); <-done })}
+	n.node = &node{supervisor: sup, stop: sync.OnceFunc(func() { close(n.end); cancel(); <-done })}
 	m.t.Cleanup(n.stop)
+}
+
+// hangingConn is a Node's connection, from which nothing is read while the Node hangs.
+type hangingConn struct {
+	net.Conn
+	node *leasedNode
+}
+
+func (c *hangingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.node.hung.Load() {
+		<-c.node.end
+	}
+	return n, err
 }
 
 func (n *leasedNode) keeper() (tunnel.Keeper, error) {

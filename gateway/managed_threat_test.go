@@ -516,10 +516,11 @@ func TestThreat66LateAnswerOfAnOldGeneration(t *testing.T) {
 	}
 }
 
-// joinBeside connects a second process of a Node's name, which takes the first one's place. The first one goes on with
-// what it does, and can't come back.
+// joinBeside connects a second process of a Node's name, which takes the first one's place: that one hears nothing
+// more. It goes on with what it does, and can't come back.
 func (m *managed) joinBeside(n, former *leasedNode) *leasedNode {
 	m.t.Helper()
+	former.hung.Store(true)
 	must(m.t, former.src.Close())
 	m.dial(n, former.name)
 	m.eventually("the second process is online", func() bool { return n.node.supervisor.Status().State == tunnel.StateOnline })
