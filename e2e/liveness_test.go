@@ -236,6 +236,44 @@ func TestJoinTokenReservesItsName(t *testing.T) {
 	s.healthy(t)
 }
 
+// TestJoinTokenClaims: a token says which labels and models its Nodes may have. A Node with another label is refused; other
+// models are not offered, and the Node and the operator are told.
+func TestJoinTokenClaims(t *testing.T) {
+	t.Parallel()
+	s := newEdge(t)
+	sim := s.startSim("--models", "sim-small,sim-large")
+	var made struct {
+		Token     string
+		Labels    []string
+		MaxNodes  int `json:"max_nodes"`
+		MaxModels int `json:"max_models"`
+	}
+	s.json(&made, "join-token", "create", "--json", "--label", "site=l*", "--model", "*-small", "--max-nodes", "2")
+	if len(made.Labels) != 1 || made.MaxNodes != 2 || made.MaxModels != 16384 {
+		t.Errorf("made %+v", made)
+	}
+	s.token = made.Token
+	liar := s.launchNode("liar", "--provider", "sim="+sim.url, "--labels", "site=prod")
+	if line := liar.line("label_not_allowed", patience); !strings.Contains(line, "site=prod") || !strings.Contains(line, "site=l*") {
+		t.Errorf("the Node says %s", line)
+	}
+	node := s.startNode("node-1", "--provider", "sim="+sim.url, "--labels", "site=lab")
+	if line := node.line("models_ignored", patience); !strings.Contains(line, "sim-large") {
+		t.Errorf("the Node says %s", line)
+	}
+	if got := s.models(); len(got) != 1 || got[0] != "sim-small" {
+		t.Errorf("models %q", got)
+	}
+	if out := iop(t, s.env, "nodes", "show", "node-1"); !strings.Contains(out, "1 models are not offered") {
+		t.Errorf("iop nodes show prints\n%s", out)
+	}
+	s.startNode("node-2", "--provider", "sim="+sim.url)
+	third := s.launchNode("node-3", "--provider", "sim="+sim.url)
+	if line := third.line("token_limit", patience); !strings.Contains(line, "--max-nodes") {
+		t.Errorf("the third name says %s", line)
+	}
+}
+
 // TestJoinTokens has Nodes without a right to join. Each is told why, and does not hammer.
 func TestJoinTokens(t *testing.T) {
 	t.Parallel()

@@ -131,6 +131,7 @@ func sessionView(node execution.NodeID, v *registry.SessionView, load map[admiss
 		return s
 	}
 	s.Version = v.Info.Version
+	s.Ignored = v.Info.Ignored
 	if v.Info.Labels != nil {
 		s.Labels = v.Info.Labels
 	}

@@ -1,10 +1,14 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"iop/execution"
@@ -27,6 +31,47 @@ type JoinTokenID string
 type JoinTokenSpec struct {
 	Node execution.NodeID // the one name it may be used for, which it reserves; empty: any that is free
 	TTL  time.Duration    // 0: no end
+	// What Nodes may claim that join with it. Labels are key=glob: a label of a Node must match one of them; none: any.
+	// Models are globs; what a Node offers beside them is ignored; none: any.
+	Labels, Models  []string
+	JoinTokenBounds // 0: the default
+}
+
+// JoinTokenBounds is how much Nodes may take that join with one token.
+type JoinTokenBounds struct {
+	MaxNodes          int64 // distinct names, of those used in the last 30 days; 100 by default, and 1 of a bound token
+	MaxSessions       int64 // at once; four for each name by default, for Nodes that renew theirs
+	MaxModels         int64 // in one inventory; MaxModelsBound by default
+	MaxInventoryBytes int64 // memory that the inventories of all sessions take at the Edge; 64 MiB by default
+}
+
+// The highest values of JoinTokenBounds: an Edge remembers that many Nodes, an inventory has that many models, and all
+// inventories together take that much memory.
+const (
+	MaxNodesBound          = 4096
+	MaxSessionsBound       = 4 * MaxNodesBound
+	MaxModelsBound         = 16384
+	MaxInventoryBytesBound = 256 << 20
+)
+
+const (
+	defaultNodes          = 100
+	sessionsPerNode       = 4
+	defaultInventoryBytes = 64 << 20
+	maxLabelPatterns      = 64 // as many as a Node may have labels
+)
+
+// complete puts the defaults in the place of zeros.
+func (b JoinTokenBounds) complete(bound bool) JoinTokenBounds {
+	nodes := int64(defaultNodes)
+	if bound {
+		nodes = 1
+	}
+	b.MaxNodes = cmp.Or(b.MaxNodes, nodes)
+	b.MaxSessions = cmp.Or(b.MaxSessions, sessionsPerNode*b.MaxNodes)
+	b.MaxModels = cmp.Or(b.MaxModels, MaxModelsBound)
+	b.MaxInventoryBytes = cmp.Or(b.MaxInventoryBytes, defaultInventoryBytes)
+	return b
 }
 
 // JoinToken is a join token as it is known after its creation, without its secret. Times are UTC, zero for never.
@@ -36,6 +81,22 @@ type JoinToken struct {
 	Created   time.Time
 	Expires   time.Time
 	RevokedAt time.Time
+	Labels    []string // as in JoinTokenSpec
+	Models    []string
+	JoinTokenBounds
+}
+
+// AllowsLabel reports whether a Node that joins with the token may have the label.
+func (t *JoinToken) AllowsLabel(key, value string) bool {
+	return len(t.Labels) == 0 || slices.ContainsFunc(t.Labels, func(pattern string) bool {
+		k, v, _ := strings.Cut(pattern, "=")
+		return k == key && (v == value || MatchGlob(v, value))
+	})
+}
+
+// AllowsModel reports whether a Node that joins with the token may offer the model.
+func (t *JoinToken) AllowsModel(id string) bool {
+	return len(t.Models) == 0 || slices.ContainsFunc(t.Models, func(pattern string) bool { return MatchGlob(pattern, id) })
 }
 
 // usable returns nil, ErrTokenRevoked or ErrTokenExpired.
@@ -55,12 +116,24 @@ func (s *Store) CreateJoinToken(ctx context.Context, spec JoinTokenSpec) (JoinTo
 	if err := spec.check(); err != nil {
 		return JoinToken{}, Secret{}, fmt.Errorf("create join token: %w", err)
 	}
-	token := JoinToken{Node: spec.Node, Created: time.Now().UTC().Truncate(time.Millisecond)}
+	token := JoinToken{
+		Node: spec.Node, Created: time.Now().UTC().Truncate(time.Millisecond),
+		Labels: slices.Clone(spec.Labels), Models: slices.Clone(spec.Models), JoinTokenBounds: spec.complete(spec.Node != ""),
+	}
+	labels, err := routesColumn(spec.Labels)
+	if err != nil {
+		return JoinToken{}, Secret{}, fmt.Errorf("create join token: %w", err)
+	}
+	models, err := routesColumn(spec.Models)
+	if err != nil {
+		return JoinToken{}, Secret{}, fmt.Errorf("create join token: %w", err)
+	}
 	if spec.TTL > 0 {
 		token.Expires = fromMillis(millis(token.Created.Add(spec.TTL)))
 	}
 	id, secret, err := s.insertToken(ctx, joinToken, insertJoinToken,
-		string(token.Node), millis(token.Created), millis(token.Expires))
+		string(token.Node), millis(token.Created), millis(token.Expires), labels, models,
+		token.MaxNodes, token.MaxSessions, token.MaxModels, token.MaxInventoryBytes)
 	if err != nil {
 		return JoinToken{}, Secret{}, fmt.Errorf("create join token: %w", err)
 	}
@@ -133,15 +206,31 @@ func (s *Store) joinTokenRecord(ctx context.Context, id JoinTokenID) (*joinToken
 	return record, err
 }
 
+// patternsOf is the inverse of routesColumn; nil where there are none.
+func patternsOf(column string) (patterns []string, err error) {
+	if column == "[]" {
+		return nil, nil
+	}
+	err = json.Unmarshal([]byte(column), &patterns)
+	return patterns, err
+}
+
 // scanJoinToken reads a row of joinTokenColumns.
 func scanJoinToken(rows *sql.Rows) (*joinTokenRecord, error) {
 	r := new(joinTokenRecord)
-	var digest string
+	var digest, labels, models string
 	var created, expires, revoked int64
 	t := &r.token
-	err := rows.Scan(&t.ID, &digest, &r.stored.version, &t.Node, &created, &expires, &revoked)
+	err := rows.Scan(&t.ID, &digest, &r.stored.version, &t.Node, &created, &expires, &labels, &models,
+		&t.MaxNodes, &t.MaxSessions, &t.MaxModels, &t.MaxInventoryBytes, &revoked)
 	if err == nil {
 		err = r.stored.parse(digest)
+	}
+	if err == nil {
+		t.Labels, err = patternsOf(labels)
+	}
+	if err == nil {
+		t.Models, err = patternsOf(models)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read join token %q: %w", t.ID, err)

@@ -20,13 +20,15 @@ var (
 	ErrWrongNode = errors.New("the join token is for another node name")
 	// ErrNodeReserved says that a valid join token is bound to the name, and the one presented is bound to none.
 	ErrNodeReserved = errors.New("the node name is reserved for the join token that is bound to it")
+	// ErrTooManyNodes says that the name is free, and the token has as many names as it may.
+	ErrTooManyNodes = errors.New("the join token has as many node names as it may")
 )
 
 // ClaimNode gives a Node's name to the join token, if it is free, the token's own already, or held by a token that is
 // revoked or expired. A token that is bound to a name reserves it while it is valid: no unbound token gets the name then,
 // not even the one that holds it, and a bound one takes it over. Several tokens may be bound to one name, so that a token
 // can be exchanged without a gap. It decides in one atomic step, so that of two tokens only one gets a name. Otherwise
-// the error is ErrNodeTaken, ErrWrongNode, ErrNodeReserved, or what VerifyJoinToken would say.
+// the error is ErrNodeTaken, ErrWrongNode, ErrNodeReserved, ErrTooManyNodes, or what VerifyJoinToken would say.
 func (s *Store) ClaimNode(ctx context.Context, token JoinTokenID, node execution.NodeID) error {
 	if err := s.claimNode(ctx, token, node); err != nil {
 		return fmt.Errorf("claim node %q: %w", node, err)
@@ -39,7 +41,7 @@ func (s *Store) claimNode(ctx context.Context, token JoinTokenID, node execution
 		return err
 	}
 	now := time.Now()
-	_, err := queryOne(ctx, s.db.write, scanOne[string], claimNode, string(node), string(token), millis(now))
+	_, err := queryOne(ctx, s.db.write, scanOne[string], claimNode, string(node), string(token), millis(now), millis(now.Add(-nameMemory)))
 	if !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
@@ -61,8 +63,19 @@ func (s *Store) claimNode(ctx context.Context, token JoinTokenID, node execution
 	case record.token.Node == "" && reserved != 0:
 		return ErrNodeReserved
 	}
+	_, err = queryOne(ctx, s.db.read, scanOne[string], queryNodeHolder, string(node), millis(now))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return ErrTooManyNodes
+	case err != nil:
+		return err
+	}
 	return ErrNodeTaken
 }
+
+// nameMemory is how long a name counts against its token's bound after it was last used to join. Machines with names that
+// are used once, such as containers, must not use a token up for good.
+const nameMemory = 30 * 24 * time.Hour
 
 // maxSeenAhead is how far above the last known generation a Node's word counts. Its word matters when the state was
 // lost or restored from a backup: an honest Node is then ahead by the sessions since, and reconnecting once a second it

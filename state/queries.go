@@ -40,10 +40,11 @@ const (
 
 	touchKey = `UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND last_used_at < $2`
 
-	joinTokenColumns = `id, digest, pepper_version, node, created_at, expires_at, revoked_at`
+	joinTokenColumns = `id, digest, pepper_version, node, created_at, expires_at, labels, models, max_nodes, max_sessions,
+		max_models, max_inventory_bytes, revoked_at`
 
 	insertJoinToken = `INSERT INTO join_tokens (` + joinTokenColumns + `, revoked_by)
-		VALUES ($1, $2, $3, $4, $5, $6, 0, '')
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, '')
 		ON CONFLICT (id) DO NOTHING RETURNING id`
 
 	queryJoinToken = `SELECT ` + joinTokenColumns + ` FROM join_tokens WHERE id = $1`
@@ -58,12 +59,16 @@ const (
 	// One statement decides. The token must be valid for this name: bound to it, or bound to none while no valid token is
 	// bound to the name in whatever case (two names that differ in case alone look like one in every list). And the name
 	// must be free, already the token's own, or held by a token that is no longer valid or has less right to it: one that
-	// is not bound. No row comes back when one of these fails.
-	claimNode = `INSERT INTO node_claims (node, token_id, claimed_at)
-		SELECT CAST($1 AS TEXT), t.id, CAST($3 AS BIGINT) FROM join_tokens t
+	// is not bound. A token that has not the name must have room for it: $4 is since when a name was used that counts. No
+	// row comes back when one of these fails.
+	claimNode = `INSERT INTO node_claims (node, token_id, claimed_at, used_at)
+		SELECT CAST($1 AS TEXT), t.id, CAST($3 AS BIGINT), CAST($3 AS BIGINT) FROM join_tokens t
 			WHERE t.id = $2 AND (t.node = $1 OR t.node = '' AND NOT EXISTS (` + reservation + `))
 				AND t.revoked_at = 0 AND (t.expires_at = 0 OR t.expires_at > $3)
+				AND (EXISTS (SELECT 1 FROM node_claims own WHERE own.node = $1 AND own.token_id = t.id)
+					OR (SELECT COUNT(*) FROM node_claims used WHERE used.token_id = t.id AND used.used_at > $4) < t.max_nodes)
 		ON CONFLICT (node) DO UPDATE SET
+			used_at = excluded.used_at,
 			claimed_at = CASE WHEN node_claims.token_id = excluded.token_id THEN node_claims.claimed_at
 				ELSE excluded.claimed_at END,
 			token_id = excluded.token_id
@@ -77,6 +82,10 @@ const (
 	// reservation finds the valid tokens that are bound to the name $1 at the time $3.
 	reservation = `SELECT 1 FROM join_tokens r WHERE LOWER(r.node) = LOWER(CAST($1 AS TEXT))
 		AND r.revoked_at = 0 AND (r.expires_at = 0 OR r.expires_at > $3)`
+
+	// queryNodeHolder finds the valid token that has the name $1 at the time $2.
+	queryNodeHolder = `SELECT c.token_id FROM node_claims c JOIN join_tokens o ON o.id = c.token_id
+		WHERE c.node = $1 AND o.revoked_at = 0 AND (o.expires_at = 0 OR o.expires_at > $2)`
 
 	queryNodeReserved = `SELECT CASE WHEN EXISTS (
 		SELECT 1 FROM join_tokens r WHERE LOWER(r.node) = LOWER(CAST($1 AS TEXT))

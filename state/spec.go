@@ -136,6 +136,9 @@ func checkName(field, name string) error {
 	return nil
 }
 
+// Check returns a *SpecError for the first field that is wrong, as CreateJoinToken would. For commands.
+func (s *JoinTokenSpec) Check() error { return s.check() }
+
 // check returns a *SpecError for the first field that is wrong.
 func (s *JoinTokenSpec) check() error {
 	if s.Node != "" {
@@ -145,6 +148,55 @@ func (s *JoinTokenSpec) check() error {
 	}
 	if s.TTL < 0 {
 		return fault("ttl", "must not be negative; 0 is no end")
+	}
+	if err := checkLabelPatterns(s.Labels); err != nil {
+		return err
+	}
+	if len(s.Models) > maxRoutes {
+		return fault("models", "at most %d patterns", maxRoutes)
+	}
+	for _, pattern := range s.Models {
+		if err := CheckGlob(pattern); err != nil {
+			return fault("models", "%v", err)
+		}
+	}
+	return s.JoinTokenBounds.check()
+}
+
+// checkLabelPatterns: the key is a label's own, the value a pattern that may be empty, as a value may be.
+func checkLabelPatterns(labels []string) error {
+	if len(labels) > maxLabelPatterns {
+		return fault("labels", "at most %d", maxLabelPatterns)
+	}
+	for _, label := range labels {
+		key, value, ok := strings.Cut(label, "=")
+		if !ok || key == "" || len(key) > maxGlobLength || strings.ContainsAny(key, "*?") {
+			return fault("labels", "%q must be KEY=VALUE; the value may hold '*' and '?'", label)
+		}
+		for _, part := range []string{key, value} {
+			if part == "" {
+				continue
+			}
+			if err := CheckGlob(part); err != nil {
+				return fault("labels", "%v", err)
+			}
+		}
+	}
+	return nil
+}
+
+// check returns a *SpecError for the first bound that is out of range.
+func (b *JoinTokenBounds) check() error {
+	for _, bound := range []struct {
+		field       string
+		value, most int64
+	}{
+		{"max_nodes", b.MaxNodes, MaxNodesBound}, {"max_sessions", b.MaxSessions, MaxSessionsBound},
+		{"max_models", b.MaxModels, MaxModelsBound}, {"max_inventory_bytes", b.MaxInventoryBytes, MaxInventoryBytesBound},
+	} {
+		if bound.value < 0 || bound.value > bound.most {
+			return fault(bound.field, "must be 1 to %d; 0 is the default", bound.most)
+		}
 	}
 	return nil
 }

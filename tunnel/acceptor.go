@@ -61,6 +61,7 @@ type AcceptorConfig struct {
 	// at once and not call the session. Or nil. What they return must not change any more.
 	VerificationKeys func() [][]byte
 	Config           func(node execution.NodeID) *wire.EdgeConfig
+	InventoryBytes   int64        // memory that the inventories of all sessions may take; default DefaultInventoryBytes
 	Logger           *slog.Logger // default slog.Default()
 	Metrics          *Metrics     // default a fresh one
 }
@@ -68,11 +69,12 @@ type AcceptorConfig struct {
 // Acceptor is the Edge's end of all tunnels: an http.Handler for GET /tunnel/v1.
 type Acceptor struct {
 	// Static after construction.
-	cfg    AcceptorConfig
-	budget *budget
-	ctx    context.Context // ends at Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // every goroutine of every session
+	cfg         AcceptorConfig
+	budget      *budget
+	inventories *inventoryBudget
+	ctx         context.Context // ends at Close
+	cancel      context.CancelFunc
+	wg          sync.WaitGroup // every goroutine of every session
 
 	mu       sync.Mutex
 	sessions map[*NodeSession]bool // guarded by mu; registered and not ended
@@ -99,7 +101,10 @@ func NewAcceptor(cfg AcceptorConfig) (*Acceptor, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = &Metrics{}
 	}
-	a := &Acceptor{cfg: cfg, budget: newBudget(), sessions: make(map[*NodeSession]bool)}
+	if cfg.InventoryBytes == 0 {
+		cfg.InventoryBytes = DefaultInventoryBytes
+	}
+	a := &Acceptor{cfg: cfg, budget: newBudget(), inventories: &inventoryBudget{limit: cfg.InventoryBytes, accounts: map[string]int64{}}, sessions: make(map[*NodeSession]bool)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a, nil
 }
@@ -238,6 +243,8 @@ func (s *NodeSession) takeRegister(message []byte) error {
 	if err := proto.Unmarshal(payload, s.register); err != nil {
 		return protocolError("REGISTER: %w", err)
 	}
+	s.register.Providers = nil // for information; the inventory is what counts, and is charged
+	s.register.ProtoReflect().SetUnknown(nil)
 	s.node = execution.NodeID(s.register.NodeName)
 	s.info.Store(&NodeInfo{Labels: s.register.Labels, Version: truncate(s.register.SoftwareVersion, maxNameBytes)})
 	return nil

@@ -82,7 +82,7 @@ func (s *NodeSession) Capabilities(ctx context.Context, session execution.Sessio
 		if page == nil {
 			return nil, "", errNotAnswered
 		}
-		if err := appendPage(info, &wire.NodeRefresh{Providers: page.Providers, Models: page.Models}); err != nil {
+		if _, err := appendPage(info, &wire.NodeRefresh{Providers: page.Providers, Models: page.Models}, nil); err != nil {
 			return nil, "", fmt.Errorf("the Node's answer: %w", err)
 		}
 		had += len(page.Providers) + len(page.Models)

@@ -31,6 +31,8 @@ type Identity struct {
 	// NotAfter the session ends (see EndAt); zero for never.
 	Peer, Serial string
 	NotAfter     time.Time
+	// Allowance is what the Node may say of itself; nil: what the contract allows.
+	Allowance *Allowance
 	// Proof is what Authenticate wants to find again, or nil. The tunnel does not look at it.
 	Proof any
 }
@@ -70,6 +72,10 @@ type NodeInfo struct {
 	Providers []ProviderInfo
 	Models    []ModelInfo
 	Version   string // of its binary
+	// Ignored is how many models are left out because the session's Allowance does not cover them, IgnoredModels the first
+	// three.
+	Ignored       int
+	IgnoredModels []string
 }
 
 // NodeSession is one session of one Node, seen from the Edge. Its methods are for any goroutine.
@@ -99,7 +105,8 @@ type NodeSession struct {
 	readied     bool // READY has arrived
 	online      bool // Directory.Ready was content
 	draining    bool // no Open
-	pending     *NodeInfo
+	inventory   inventoryState
+	beats       pace      // of the Node's HEARTBEATs
 	leaving     bool      // this end drains: the session ends with its last run
 	lastWord    *EndError // how it ends then, or nil: as drained
 	drainTimer  *time.Timer
@@ -410,6 +417,9 @@ func (s *NodeSession) hookLocked(f func(*NodeSession)) {
 
 // beatLocked answers a HEARTBEAT and compares what both ends hold open (reconciliation).
 func (s *NodeSession) beatLocked(payload []byte) error {
+	if !s.beats.take(s.link.now(), heartbeatBurst, heartbeatPace) {
+		return tooFast(fmt.Sprintf("HEARTBEATs come faster than one in %s", heartbeatPace))
+	}
 	var hb wire.Heartbeat
 	if err := proto.Unmarshal(payload, &hb); err != nil {
 		return protocolError("HEARTBEAT: %w", err)
@@ -455,55 +465,7 @@ func (s *NodeSession) refreshLocked(payload []byte) error {
 		}
 		return nil
 	}
-	if !s.asked.IsZero() {
-		// A Node answers at once, with what it has ready: as good as a heartbeat.
-		s.link.beat.rtt, s.asked = s.link.now().Sub(s.asked), time.Time{}
-	}
-	if page.First {
-		s.pending = &NodeInfo{Labels: s.register.Labels, Version: truncate(s.register.SoftwareVersion, maxNameBytes)}
-	}
-	if s.pending == nil {
-		return protocolError("REFRESH: a page without its first")
-	}
-	if err := appendPage(s.pending, page); err != nil {
-		return protocolError("REFRESH: %w", err)
-	}
-	ack := &wire.Refresh{Id: msg.Id, Kind: &wire.Refresh_Ack{Ack: &wire.RefreshAck{}}}
-	if err := s.link.answerLocked(wire.TypeRefresh, ack); err != nil || !page.Last {
-		return err
-	}
-	s.info.Store(s.pending)
-	s.pending = nil
-	if s.online {
-		s.hookLocked(s.acceptor.cfg.Directory.Refreshed)
-	}
-	return nil
-}
-
-func appendPage(info *NodeInfo, page *wire.NodeRefresh) error {
-	for _, p := range page.Providers {
-		provider, err := parseProvider(p)
-		if err != nil {
-			return err
-		}
-		info.Providers = append(info.Providers, provider)
-	}
-	for _, m := range page.Models {
-		if m.Id == "" || max(len(m.Id), len(m.Provider), len(m.OwnedBy)) > maxNameBytes {
-			return fmt.Errorf("a model without a usable id")
-		}
-		if !plain(m.Id) || !plain(m.Provider) || !plain(m.OwnedBy) {
-			continue // the provider's fault, not the Node's
-		}
-		info.Models = append(info.Models, ModelInfo{
-			Provider: execution.ProviderID(m.Provider), ID: m.Id, Created: m.Created, OwnedBy: m.OwnedBy, Loaded: m.Loaded,
-			Details: parseDetails(m),
-		})
-	}
-	if len(info.Providers) > maxProviders || len(info.Models) > maxModels {
-		return fmt.Errorf("over %d providers or %d models", maxProviders, maxModels)
-	}
-	return nil
+	return s.pageLocked(msg.Id, page)
 }
 
 func parseProvider(p *wire.Provider) (ProviderInfo, error) {
@@ -601,6 +563,7 @@ func (s *NodeSession) endedLocked(end *EndError) {
 	if s.endTimer != nil {
 		s.endTimer.Stop()
 	}
+	s.dropInventoryLocked()
 	outcome := execution.Failed
 	switch end.Run {
 	case execution.CodeDrainDeadline, execution.CodeShutdown:
@@ -614,7 +577,7 @@ func (s *NodeSession) endedLocked(end *EndError) {
 
 func (s *NodeSession) ended(end *EndError) {
 	level := slog.LevelInfo
-	if end.Code == goodbyeHeartbeat || end.Code == goodbyeProtocol {
+	if end.Code == goodbyeHeartbeat || end.Code == goodbyeProtocol || end.Code == goodbyeTooFast {
 		level = slog.LevelWarn
 	}
 	if end.Run == execution.CodeSessionSuperseded {

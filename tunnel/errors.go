@@ -33,6 +33,7 @@ const (
 	goodbyeRefused    = "refused"
 	goodbyeClock      = "clock_jump"
 	goodbyeUntrusted  = "untrusted"
+	goodbyeTooFast    = "too_fast"
 	goodbyeLost       = "connection_lost"
 )
 

@@ -2,10 +2,12 @@ package tunnel
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"iop/execution"
 	"iop/tunnel/wire"
@@ -182,6 +184,185 @@ func TestPagesFromANode(t *testing.T) {
 }
 
 // A Node that opens no leases acknowledges what concerns them.
+// inventoryPage is an inventory of one page, with one model.
+func inventoryPage(id uint64, models ...string) *wire.Refresh {
+	page := &wire.NodeRefresh{First: true, Last: true, Providers: []*wire.Provider{{Id: "p", Adapter: "openai", Capacity: 1}}}
+	for _, m := range models {
+		page.Models = append(page.Models, &wire.Model{Provider: "p", Id: m})
+	}
+	return &wire.Refresh{Id: id, Kind: &wire.Refresh_Node{Node: page}}
+}
+
+// TestInventoriesWaitForTheAcknowledgement: the Edge holds it back from a Node whose inventories change too often, and a
+// Node that does not wait loses its session.
+func TestInventoriesWaitForTheAcknowledgement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdgeRig(t, nil)
+		p, s := e.node("n")
+		began := time.Now()
+		const inventories = inventoryBurst + 5
+		for i := range inventories { // a Node that waits, and whose models change all the time
+			p.send(wire.TypeRefresh, 0, inventoryPage(uint64(i+1), fmt.Sprint("m", i)))
+			var answer wire.Refresh
+			if p.expect(wire.TypeRefresh, &answer); answer.GetAck() == nil || answer.Id != uint64(i+1) {
+				t.Fatalf("answer %v", &answer)
+			}
+		}
+		if took := time.Since(began); took < 5*inventoryPace || took > 7*inventoryPace {
+			t.Errorf("%d inventories took %v", inventories, took)
+		}
+		if info := s.Info(); len(info.Models) != 1 || info.Models[0].ID != fmt.Sprint("m", inventories-1) {
+			t.Errorf("the last inventory does not count: %+v", info)
+		}
+		// The next one's acknowledgement is held back; the one after does not wait for it.
+		p.send(wire.TypeRefresh, 0, inventoryPage(100, "a"))
+		p.send(wire.TypeRefresh, 0, inventoryPage(101, "b"))
+		if bye := p.goodbye(); bye.Code != "too_fast" || !strings.Contains(bye.Message, "acknowledged") {
+			t.Errorf("goodbye %v", bye)
+		}
+		p.close()
+
+		// Two in one message: no acknowledgement can have gone out between them.
+		p, _ = e.node("n2")
+		var both []byte
+		for i := range 2 {
+			both = append(both, p.frame(wire.TypeRefresh, 0, 0, marshal(t, inventoryPage(uint64(i+1), "m")))...)
+		}
+		p.raw(both)
+		if bye := p.goodbye(); bye.Code != "too_fast" {
+			t.Errorf("goodbye %v", bye)
+		}
+		p.close()
+
+		// Inventories that begin anew and never end.
+		p, _ = e.node("n3")
+		for i := range inventoryBurst + 1 {
+			page := inventoryPage(uint64(i+1), "m")
+			page.GetNode().Last = false
+			p.send(wire.TypeRefresh, 0, page)
+		}
+		if bye := p.goodbye(); bye.Code != "too_fast" || !strings.Contains(bye.Message, "faster") {
+			t.Errorf("goodbye %v", bye)
+		}
+		p.close()
+		if n := e.acc.InventoryBytes(); n != 0 {
+			t.Errorf("%d bytes are charged to nobody", n)
+		}
+		e.close()
+	})
+}
+
+func TestHeartbeatsHaveAPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdgeRig(t, nil)
+		p, _ := e.node("n")
+		beat := func(n int) {
+			for i := range n {
+				p.send(wire.TypeHeartbeat, 0, &wire.Heartbeat{Id: uint64(i + 1)})
+				p.expect(wire.TypeHeartbeatAck, nil)
+			}
+		}
+		for range 3 {
+			beat(heartbeatBurst)
+			time.Sleep(heartbeatBurst * heartbeatPace)
+		}
+		beat(heartbeatBurst)
+		p.send(wire.TypeHeartbeat, 0, &wire.Heartbeat{Id: 1})
+		if bye := p.goodbye(); bye.Code != "too_fast" || !strings.Contains(bye.Message, "HEARTBEAT") {
+			t.Errorf("goodbye %v", bye)
+		}
+		p.close()
+		e.close()
+	})
+}
+
+// TestInventoriesHaveABudget: of an account over all its sessions, and of the Edge; what a session took comes back.
+func TestInventoriesHaveABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const perModel = modelBytes + servedBytes + 64
+		allowed := &Allowance{Account: "a", InventoryBytes: 4*(sessionBytes+providerBytes+256) + 20*perModel}
+		e := newEdgeRig(t, func(c *AcceptorConfig) { c.InventoryBytes = 6 * allowed.InventoryBytes / 5 })
+		e.dir.mu.Lock()
+		e.dir.identity = Identity{Allowance: allowed}
+		e.dir.mu.Unlock()
+		names := func(n int) (list []string) {
+			for i := range n {
+				list = append(list, fmt.Sprint("m", i))
+			}
+			return list
+		}
+		say := func(p *fakePeer, n int) {
+			p.send(wire.TypeRefresh, 0, inventoryPage(1, names(n)...))
+			p.expect(wire.TypeRefresh, nil)
+		}
+		first, _ := e.node("n1")
+		say(first, 15)
+		second, _ := e.node("n2")
+		second.send(wire.TypeRefresh, 0, inventoryPage(1, names(15)...))
+		if bye := second.goodbye(); bye.Code != "token_limit" || !strings.Contains(bye.Message, "memory") {
+			t.Errorf("goodbye %v", bye)
+		}
+		second.close()
+		before := e.acc.InventoryBytes()
+		say(first, 3)
+		if now := e.acc.InventoryBytes(); now >= before || now == 0 {
+			t.Errorf("a smaller inventory takes %d bytes, the one before took %d", now, before)
+		}
+		third, _ := e.node("n3")
+		say(third, 13)
+		e.dir.mu.Lock()
+		e.dir.identity = Identity{Allowance: &Allowance{Account: "b", InventoryBytes: allowed.InventoryBytes}}
+		e.dir.mu.Unlock()
+		other, _ := e.node("n4")
+		other.send(wire.TypeRefresh, 0, inventoryPage(1, names(19)...))
+		if bye := other.goodbye(); bye.Code != "edge_limit" {
+			t.Errorf("goodbye %v", bye)
+		}
+		other.close()
+		third.close()
+		first.close()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if n := e.acc.InventoryBytes(); n != 0 {
+			t.Errorf("%d bytes are charged to nobody", n)
+		}
+		if n := refusalsOf(e.acc.Metrics()); !strings.Contains(n, "token_limit 1") || !strings.Contains(n, "edge_limit 1") {
+			t.Errorf("refusals %s", n)
+		}
+		e.close()
+	})
+}
+
+// TestModelsOutsideTheAllowance are left out, and the Node is told, once for each number of them.
+func TestModelsOutsideTheAllowance(t *testing.T) {
+	e := newEdgeRig(t, nil)
+	e.dir.mu.Lock()
+	e.dir.identity = Identity{Allowance: &Allowance{Models: 2, Model: func(id string) bool { return strings.HasPrefix(id, "llama") }}}
+	e.dir.mu.Unlock()
+	p, s := e.node("n")
+	p.send(wire.TypeRefresh, 0, inventoryPage(1, "gpt", "llama1", "llama2", "llama3"))
+	var notice wire.Notice
+	if p.expect(wire.TypeNotice, &notice); notice.Code != "models_ignored" || !strings.Contains(notice.Message, `"gpt" "llama3"`) {
+		t.Errorf("notice %v", &notice)
+	}
+	p.expect(wire.TypeRefresh, nil)
+	info := s.Info()
+	if len(info.Models) != 2 || info.Models[1].ID != "llama2" || info.Ignored != 2 || !slices.Equal(info.IgnoredModels, []string{"gpt", "llama3"}) {
+		t.Errorf("%+v", info)
+	}
+	p.send(wire.TypeRefresh, 0, inventoryPage(2, "gpt", "llama1", "llama2", "llama3"))
+	for f := range p.frames {
+		if f.Type == wire.TypeNotice {
+			t.Error("it is told again")
+		}
+		if f.Type == wire.TypeRefresh {
+			break
+		}
+	}
+	p.close()
+	e.close()
+}
+
 func TestRevokeAndConfigAreAcknowledged(t *testing.T) {
 	n := newNodeRig(t, echo, nil)
 	p := n.online(1)

@@ -75,6 +75,8 @@ type link struct {
 	// Guarded by mu.
 	lastWrite    time.Time // when a write last began
 	urgent       []urgentFrame
+	urgentQueued uint64 // how many there were so far, and how many of them went to the writer
+	urgentTaken  uint64
 	answers      int       // bytes of the answers in urgent
 	windows      []*stream // with credit to give back
 	ctl          ring      // streams whose next item is a control frame

@@ -51,6 +51,7 @@ type Metrics struct {
 var refusalCodes = [...]string{
 	"unauthorized", "token_expired", "token_revoked", "node_taken", "wrong_node", "bad_request", "draining", "flapping",
 	"stale_generation", "unavailable", "identity_expired", "identity_revoked", "node_reserved",
+	"token_limit", "edge_limit", "label_not_allowed",
 }
 
 // EachRefusal calls f with each code of the closed set, and "other", and how many refusals had it.

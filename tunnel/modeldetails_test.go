@@ -64,7 +64,7 @@ func TestHostileModelDetails(t *testing.T) {
 	sent.Provider, sent.Id = "p", "m"
 	for name, m := range map[string]*wire.Model{"a Node that lies": hostile, "a Node that passes lies on": &sent} {
 		info := &NodeInfo{}
-		if err := appendPage(info, &wire.NodeRefresh{Models: []*wire.Model{m}}); err != nil || len(info.Models) != 1 {
+		if _, err := appendPage(info, &wire.NodeRefresh{Models: []*wire.Model{m}}, nil); err != nil || len(info.Models) != 1 {
 			t.Fatalf("%s: %v", name, err)
 		}
 		d := info.Models[0].Details

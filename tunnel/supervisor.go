@@ -331,7 +331,7 @@ func (s *Supervisor) sessionError(session *nodeSession) error {
 	if end.Remote {
 		switch end.Code {
 		case "token_revoked", "token_expired", "unauthorized", "flapping", "node_taken", "node_reserved", "wrong_node", "stale_generation",
-			"identity_expired", "identity_revoked":
+			"identity_expired", "identity_revoked", "token_limit", "edge_limit", "label_not_allowed", goodbyeTooFast:
 			return &Refusal{Code: end.Code, Message: end.Message}
 		}
 	}

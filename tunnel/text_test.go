@@ -44,13 +44,13 @@ func TestHostileNames(t *testing.T) {
 		Providers: []*wire.Provider{{Id: "p", Adapter: "openai", Capacity: 1}},
 		Models:    []*wire.Model{{Provider: "p", Id: "m"}, {Provider: "p", Id: bad}, {Provider: "p", Id: "n", OwnedBy: bad}},
 	}
-	if err := appendPage(info, page); err != nil || len(info.Models) != 1 || info.Models[0].ID != "m" {
+	if _, err := appendPage(info, page, nil); err != nil || len(info.Models) != 1 || info.Models[0].ID != "m" {
 		t.Errorf("%+v, %v", info.Models, err)
 	}
 	for name, p := range map[string]*wire.Provider{
 		"id": {Id: bad, Adapter: "openai", Capacity: 1}, "adapter": {Id: "p", Adapter: bad, Capacity: 1},
 	} {
-		if appendPage(&NodeInfo{}, &wire.NodeRefresh{Providers: []*wire.Provider{p}}) == nil {
+		if _, err := appendPage(&NodeInfo{}, &wire.NodeRefresh{Providers: []*wire.Provider{p}}, nil); err == nil {
 			t.Errorf("a provider's %s is accepted", name)
 		}
 	}

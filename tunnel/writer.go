@@ -175,6 +175,7 @@ func (l *link) fillUrgentLocked(f *fill) bool {
 		}
 	}
 	l.urgent = dropFirst(l.urgent, sent)
+	l.urgentTaken += uint64(sent)
 	if len(l.urgent) > 0 {
 		return false
 	}
@@ -344,6 +345,7 @@ func (l *link) ignorableLocked(typ wire.Type, m proto.Message) {
 }
 
 func (l *link) urgentPayloadLocked(typ wire.Type, s *stream, payload []byte) {
+	l.urgentQueued++
 	l.urgent = append(l.urgent, urgentFrame{typ: typ, stream: s, payload: payload})
 	l.wakeWriter()
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"iop/execution"
 	"iop/gateway/admin"
 	"iop/state"
 )
@@ -30,7 +30,7 @@ state themselves.`,
 }
 
 func newJoinTokenCreateCommand() *cobra.Command {
-	var node string
+	var body admin.NewJoinToken
 	var ttl span
 	cmd := &cobra.Command{
 		Use:   "create",
@@ -41,16 +41,28 @@ token can join under any free name.
 
 A bound token reserves its name at once: a Node that uses that name with an
 unbound token is refused from its next connection on. To exchange a bound token,
-make another one for the same name, give it to the Node, then revoke the first.`,
+make another one for the same name, give it to the Node, then revoke the first.
+
+Labels and models are a Node's word unless its token says otherwise: with --label
+a Node that has any other label is refused, with --model other models that it
+offers are ignored. Both may stand several times.`,
 		Example: `  iop join-token create --node gpu-3 > token
-  iop join-token create --node gpu-3 --ttl 90d --out token --if-missing`,
+  iop join-token create --node gpu-3 --ttl 90d --out token --if-missing
+  iop join-token create --label site=lab --label 'gpu=*' --model 'llama*' --max-nodes 20 > token`,
 	}
-	cmd.Flags().StringVar(&node, "node", "", "the one Node name it is for, and reserves; default: any free name")
+	cmd.Flags().StringVar((*string)(&body.Node), "node", "", "the one Node name it is for, and reserves; default: any free name")
 	cmd.Flags().Var(&ttl, "ttl", "how long it is valid, e.g. 90d; 0: for ever")
+	f := cmd.Flags()
+	f.StringArrayVar(&body.Labels, "label", nil, "a label that its Nodes may have, KEY=VALUE, the value as a glob; repeatable; default: any")
+	f.StringArrayVar(&body.Models, "model", nil, "models that its Nodes may offer, as a glob; repeatable; default: all")
+	f.Int64Var(&body.MaxNodes, "max-nodes", 0, "distinct names that it may have, of those used in the last 30 days; default: 100, or 1 with --node")
+	f.Int64Var(&body.MaxSessions, "max-sessions", 0, "sessions at once; default: four for each name")
+	f.Int64Var(&body.MaxModels, "max-models", 0, "models of one Node; more are ignored; default: 16384")
+	f.Int64Var(&body.MaxInventoryBytes, "max-inventory-bytes", 0, "memory at the Edge for what its Nodes offer; default: 67108864")
 	return creation[admin.NewJoinToken, admin.JoinToken]{
 		secret:  "token",
 		path:    joinTokensPath,
-		body:    func() (admin.NewJoinToken, error) { return newJoinToken(node, time.Duration(ttl)) },
+		body:    func() (admin.NewJoinToken, error) { return body, checkJoinToken(&body, time.Duration(ttl)) },
 		onState: createJoinToken,
 		reveal: func(t *admin.JoinToken) (secret, word string) {
 			if t.Node == "" {
@@ -63,23 +75,27 @@ make another one for the same name, give it to the Node, then revoke the first.`
 
 const joinTokensPath = "/join-tokens"
 
-func newJoinToken(node string, ttl time.Duration) (admin.NewJoinToken, error) {
-	body := admin.NewJoinToken{Node: execution.NodeID(node), TTLSeconds: int64(ttl / time.Second)}
+// checkJoinToken completes the body, and checks it before an Edge is asked.
+func checkJoinToken(body *admin.NewJoinToken, ttl time.Duration) error {
+	body.TTLSeconds = int64(ttl / time.Second)
 	if ttl < 0 || ttl > 0 && ttl < time.Second {
-		return body, errors.New("--ttl must be a second or more, for example --ttl 90d")
+		return errors.New("--ttl must be a second or more, for example --ttl 90d")
 	}
-	if node != "" {
-		if err := body.Node.Validate(); err != nil {
-			return body, fmt.Errorf("--node: %w", err)
-		}
+	spec := body.JoinTokenSpec()
+	if fault, ok := errors.AsType[*state.SpecError](spec.Check()); ok {
+		return fmt.Errorf("--%s: %s", tokenFlags[fault.Field], fault.Fault)
 	}
-	return body, nil
+	return nil
+}
+
+// tokenFlags are the flags for the fields of a state.JoinTokenSpec.
+var tokenFlags = map[string]string{
+	"node": "node", "ttl": "ttl", "labels": "label", "models": "model", "max_nodes": "max-nodes", "max_sessions": "max-sessions",
+	"max_models": "max-models", "max_inventory_bytes": "max-inventory-bytes",
 }
 
 func createJoinToken(ctx context.Context, store *state.Store, body admin.NewJoinToken) (admin.JoinToken, error) {
-	made, secret, err := store.CreateJoinToken(ctx, state.JoinTokenSpec{
-		Node: body.Node, TTL: time.Duration(body.TTLSeconds) * time.Second,
-	})
+	made, secret, err := store.CreateJoinToken(ctx, body.JoinTokenSpec())
 	if err != nil {
 		return admin.JoinToken{}, err
 	}
@@ -99,18 +115,25 @@ func newJoinTokenListCommand() *cobra.Command {
 			}
 			return views, err
 		},
-		header: "ID NODE AGE STATE",
+		header: "ID NODE LABELS MODELS AGE STATE",
 		row: func(t *admin.JoinToken) []string {
 			node := string(t.Node)
 			if node == "" {
 				node = "any"
 			}
-			return []string{string(t.ID), node, ago(&t.Created), validity(t.Expires, t.Revoked)}
+			return []string{string(t.ID), node, orAny(t.Labels), orAny(t.Models), ago(&t.Created), validity(t.Expires, t.Revoked)}
 		},
 	}.command(&cobra.Command{
-		Use: "list", Short: "List the join tokens, without their secrets", Long: `List the join tokens, without their secrets: which Node each is for, how old it is
-and whether it may still be used.`, Example: "  iop join-token list --json",
+		Use: "list", Short: "List the join tokens, without their secrets", Long: `List the join tokens, without their secrets: which Node each is for, which labels
+and models its Nodes may have, how old it is and whether it may still be used.`, Example: "  iop join-token list --json",
 	})
+}
+
+func orAny(patterns []string) string {
+	if len(patterns) == 0 {
+		return "any"
+	}
+	return onTerminal(strings.Join(patterns, ","))
 }
 
 func newJoinTokenRevokeCommand() *cobra.Command {

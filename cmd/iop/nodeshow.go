@@ -87,6 +87,11 @@ func printNode(w io.Writer, d *nodeDetails) error {
 	}
 	c := d.Capabilities
 	fmt.Fprintf(w, "%s  %s, generation %d, version %s\n", d.Node.Node, state, c.Generation, cmp.Or(onTerminal(c.Version), "unknown"))
+	for i := range d.Node.Sessions {
+		if s := &d.Node.Sessions[i]; s.Current && s.Ignored > 0 {
+			fmt.Fprintf(w, "warning: %d models are not offered, because join token %s does not allow them\n", s.Ignored, s.JoinToken)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Labels)) {
 		fmt.Fprintf(w, "label %s=%s\n", onTerminal(name), onTerminal(c.Labels[name]))
 	}

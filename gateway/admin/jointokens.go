@@ -31,9 +31,7 @@ func (a *api) createJoinToken(r *http.Request) (any, error) {
 	if body.TTLSeconds < 0 || body.TTLSeconds > maxTTLSeconds {
 		return nil, invalid("ttl_seconds", "ttl_seconds must be 0 to a hundred years")
 	}
-	token, secret, err := a.store.CreateJoinToken(r.Context(), state.JoinTokenSpec{
-		Node: body.Node, TTL: time.Duration(body.TTLSeconds) * time.Second,
-	})
+	token, secret, err := a.store.CreateJoinToken(r.Context(), body.JoinTokenSpec())
 	if err != nil {
 		return nil, err
 	}

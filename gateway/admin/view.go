@@ -139,6 +139,7 @@ type Session struct {
 	BootID     string               `json:"boot_id"`
 	Version    string               `json:"version"`
 	Labels     map[string]string    `json:"labels"`
+	Ignored    int                  `json:"models_ignored"` // models that are not offered: the join token does not allow them
 	Since      time.Time            `json:"since"`
 	RTTMS      float64              `json:"rtt_ms"`
 	OpenRuns   int                  `json:"open_runs"`
@@ -188,18 +189,38 @@ type Run struct {
 
 // JoinToken is a join token without its secret; with it (Token) in the answer to its creation only.
 type JoinToken struct {
-	ID      state.JoinTokenID `json:"id"`
-	Token   string            `json:"token,omitempty"`
-	Node    execution.NodeID  `json:"node,omitempty"` // the one name it is for; absent: any
-	Created time.Time         `json:"created"`
-	Expires *time.Time        `json:"expires"`
-	Revoked *time.Time        `json:"revoked"`
+	ID    state.JoinTokenID `json:"id"`
+	Token string            `json:"token,omitempty"`
+	Node  execution.NodeID  `json:"node,omitempty"` // the one name it is for; absent: any
+	TokenClaims
+	Created time.Time  `json:"created"`
+	Expires *time.Time `json:"expires"`
+	Revoked *time.Time `json:"revoked"`
 }
 
 // NewJoinToken is the body of POST /admin/v1/join-tokens.
 type NewJoinToken struct {
 	Node       execution.NodeID `json:"node"`
 	TTLSeconds int64            `json:"ttl_seconds"` // 0: no end
+	TokenClaims
+}
+
+// TokenClaims are what the Nodes of a join token may claim. In NewJoinToken 0 is the default.
+type TokenClaims struct {
+	Labels            []string `json:"labels"` // key=glob; none: any
+	Models            []string `json:"models"` // globs; none: any
+	MaxNodes          int64    `json:"max_nodes"`
+	MaxSessions       int64    `json:"max_sessions"`
+	MaxModels         int64    `json:"max_models"`
+	MaxInventoryBytes int64    `json:"max_inventory_bytes"`
+}
+
+// JoinTokenSpec is what the body asks for.
+func (n *NewJoinToken) JoinTokenSpec() state.JoinTokenSpec {
+	return state.JoinTokenSpec{
+		Node: n.Node, TTL: time.Duration(n.TTLSeconds) * time.Second, Labels: n.Labels, Models: n.Models,
+		JoinTokenBounds: state.JoinTokenBounds{MaxNodes: n.MaxNodes, MaxSessions: n.MaxSessions, MaxModels: n.MaxModels, MaxInventoryBytes: n.MaxInventoryBytes},
+	}
 }
 
 // optional is t, or nil for never.
@@ -212,5 +233,11 @@ func optional(t time.Time) *time.Time {
 
 // JoinTokenView is a join token as this API shows it, without its secret.
 func JoinTokenView(t *state.JoinToken) JoinToken {
-	return JoinToken{ID: t.ID, Node: t.Node, Created: t.Created, Expires: optional(t.Expires), Revoked: optional(t.RevokedAt)}
+	return JoinToken{
+		ID: t.ID, Node: t.Node, Created: t.Created, Expires: optional(t.Expires), Revoked: optional(t.RevokedAt),
+		TokenClaims: TokenClaims{
+			Labels: append([]string{}, t.Labels...), Models: append([]string{}, t.Models...),
+			MaxNodes: t.MaxNodes, MaxSessions: t.MaxSessions, MaxModels: t.MaxModels, MaxInventoryBytes: t.MaxInventoryBytes,
+		},
+	}
 }

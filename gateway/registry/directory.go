@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ func (r *Registry) Authenticate(req *http.Request) (tunnel.Identity, error) {
 	if err != nil {
 		return tunnel.Identity{}, tokenRefusal(err)
 	}
-	return tunnel.Identity{TokenID: string(t.ID), Proof: t}, nil
+	return tunnel.Identity{TokenID: string(t.ID), Proof: t, Allowance: allowance(t)}, nil
 }
 
 func refuse(code, message string) *tunnel.Refusal {
@@ -51,6 +52,8 @@ func tokenRefusal(err error) error {
 		return refuse("node_taken", "this node name belongs to another join token: choose another name, or revoke that token")
 	case errors.Is(err, state.ErrNodeReserved):
 		return reserved()
+	case errors.Is(err, state.ErrTooManyNodes):
+		return refuse(codeTokenLimit, "the join token has as many node names as it may: use one of those, or make another token or one with a higher --max-nodes")
 	case errors.Is(err, state.ErrWrongNode):
 		return refuse("wrong_node", "the join token is for another node name")
 	}
@@ -68,10 +71,47 @@ func outranks(s, other Session) bool { return boundTo(s) != "" && boundTo(other)
 
 // boundTo is the name that the session's join token is bound to; empty: none, or managed mode.
 func boundTo(s Session) execution.NodeID {
-	if token, ok := s.Identity().Proof.(*state.JoinToken); ok {
+	if token := tokenOf(s); token != nil {
 		return token.Node
 	}
 	return ""
+}
+
+// tokenOf is the join token that the session was opened with; nil in managed mode.
+func tokenOf(s Session) *state.JoinToken {
+	token, _ := s.Identity().Proof.(*state.JoinToken)
+	return token
+}
+
+const (
+	codeTokenLimit = "token_limit"
+	// managedSessions bounds those of one certificate's holder, which has one name: the current one, a few that drain, and
+	// those that are not ready yet.
+	managedSessions = 32
+)
+
+// allowance is what the token lets its Nodes say of themselves.
+func allowance(t *state.JoinToken) *tunnel.Allowance {
+	a := &tunnel.Allowance{Account: "token " + string(t.ID), InventoryBytes: t.MaxInventoryBytes, Models: int(t.MaxModels)}
+	if len(t.Models) > 0 {
+		a.Model = t.AllowsModel
+	}
+	return a
+}
+
+// checkLabels refuses a Node with a label that its token does not allow: routes choose Nodes by them.
+func checkLabels(s Session) error {
+	token := tokenOf(s)
+	if token == nil {
+		return nil
+	}
+	labels := s.Info().Labels
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if !token.AllowsLabel(key, labels[key]) {
+			return refuse("label_not_allowed", fmt.Sprintf("the join token does not allow the label %s=%s: its Nodes may have %s", key, labels[key], strings.Join(token.Labels, ", ")))
+		}
+	}
+	return nil
 }
 
 // Register gives a session its generation. While a session of another process of the same name is connected, it is
@@ -96,7 +136,9 @@ func (r *Registry) register(ctx context.Context, s Session) (execution.Generatio
 	if err != nil {
 		return 0, err
 	}
-	r.enter(&session{s: s, gen: gen, dead: dead, managed: managed})
+	if err := r.enter(&session{s: s, gen: gen, dead: dead, managed: managed}); err != nil {
+		return 0, err
+	}
 	if managed == nil {
 		return gen, nil
 	}
@@ -117,16 +159,40 @@ func (r *Registry) claim(ctx context.Context, s Session) (*credentials, error) {
 	if r.identity != nil {
 		return r.introduce(ctx, s)
 	}
+	if err := checkLabels(s); err != nil {
+		return nil, err
+	}
 	if err := r.store.ClaimNode(ctx, state.JoinTokenID(s.Identity().TokenID), s.Node()); err != nil {
 		return nil, tokenRefusal(err)
 	}
 	return nil, nil
 }
 
-func (r *Registry) enter(e *session) {
+// enter adds the session, unless its join token or certificate has as many as it may.
+func (r *Registry) enter(e *session) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	most := int64(managedSessions)
+	if token := tokenOf(e.s); token != nil {
+		most = token.MaxSessions
+	}
+	if most > 0 && r.sessionsLocked(e.s.Identity()) >= most {
+		return refuse(codeTokenLimit, fmt.Sprintf("this join token or identity has %d sessions, which is as many as it may: end some, or make a token with a higher --max-sessions", most))
+	}
 	r.nodeLocked(e.s.Node()).sessions[e.gen] = e
+	return nil
+}
+
+// sessionsLocked counts the sessions of one join token or certificate's holder.
+func (r *Registry) sessionsLocked(of tunnel.Identity) (count int64) {
+	for _, n := range r.nodes {
+		for _, e := range n.sessions {
+			if id := e.s.Identity(); id.TokenID == of.TokenID && id.Peer == of.Peer {
+				count++
+			}
+		}
+	}
+	return count
 }
 
 // forget takes back enter.

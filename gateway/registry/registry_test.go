@@ -29,6 +29,7 @@ type fakeSession struct {
 	boot     string
 	token    string
 	bound    execution.NodeID // the name that the token is bound to
+	proof    *state.JoinToken // the token; nil: one made of the above
 	replaces execution.Generation
 	alive    bool // answers probes
 	runs     int
@@ -47,7 +48,11 @@ func (f *fakeSession) Node() execution.NodeID           { return f.node }
 func (f *fakeSession) Generation() execution.Generation { return f.gen }
 func (f *fakeSession) BootID() string                   { return f.boot }
 func (f *fakeSession) Identity() tunnel.Identity {
-	return tunnel.Identity{TokenID: f.token, Proof: &state.JoinToken{ID: state.JoinTokenID(f.token), Node: f.bound}}
+	proof := f.proof
+	if proof == nil {
+		proof = &state.JoinToken{ID: state.JoinTokenID(f.token), Node: f.bound}
+	}
+	return tunnel.Identity{TokenID: f.token, Proof: proof}
 }
 func (f *fakeSession) HighestSeen() execution.Generation     { return 0 }
 func (f *fakeSession) Replaces() execution.Generation        { return f.replaces }
@@ -103,6 +108,8 @@ func (s *fakeStore) ClaimNode(_ context.Context, token state.JoinTokenID, _ exec
 		return state.ErrNodeTaken
 	case "wrong":
 		return state.ErrWrongNode
+	case "full":
+		return state.ErrTooManyNodes
 	case "unbound":
 		return state.ErrNodeReserved
 	}

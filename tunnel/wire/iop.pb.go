@@ -586,7 +586,7 @@ func (x *EdgeConfig) GetMinimumRevisions() map[string]uint64 {
 
 // Refusal says why a session is not wanted. Codes: unauthorized, token_expired, token_revoked, node_taken,
 // wrong_node, bad_request, draining, flapping, stale_generation, unavailable, identity_expired, identity_revoked,
-// node_reserved.
+// node_reserved, token_limit, edge_limit, label_not_allowed.
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
@@ -1983,7 +1983,7 @@ func (x *Goodbye) GetMessage() string {
 	return ""
 }
 
-// Notice tells a Node something that its operator should know (NOTICE). Codes: name_contested.
+// Notice tells a Node something that its operator should know (NOTICE). Codes: name_contested, models_ignored.
 type Notice struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
