@@ -21,13 +21,14 @@ func TestTrialOfWhichNothingIsKnown(t *testing.T) {
 	const file = "routes: [{model: chat, targets: [{model: m}]}]"
 	small := `{"model":"chat"}`
 	tests := map[string]struct {
+		path    string
 		body    string
 		neutral handler
 		panics  bool
 	}{
-		"the run says nothing": {small, failedWith(execution.CodeCredentialRejected, execution.PhaseAdmitted), false},
-		"it is not opened":     {`{"x":"` + strings.Repeat("x", 900_000) + `","model":"chat"}`, nil, false},
-		"a panic":              {small, answerJSON(200, ""), true},
+		"the run says nothing": {chat, small, failedWith(execution.CodeCredentialRejected, execution.PhaseAdmitted), false},
+		"it is not opened":     {"/v1/messages", `{"max_tokens":5,"messages":[{"role":"user","content":"` + strings.Repeat("x", 900_000) + `"}],"model":"chat"}`, nil, false}, // there is no room to parse it
+		"a panic":              {chat, small, answerJSON(200, ""), true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +38,7 @@ func TestTrialOfWhichNothingIsKnown(t *testing.T) {
 			var answer atomic.Pointer[handler]
 			set := func(h handler) { answer.Store(&h) }
 			set(answerJSON(502, `{"error":{"message":"no"}}`))
-			e.addNode("n1", 4, func(ctx context.Context, run *tunnel.NodeRun) { (*answer.Load())(ctx, run) }, "m")
+			e.addProvider("n1", runsOn("openai", "chat.completions"), func(ctx context.Context, run *tunnel.NodeRun) { (*answer.Load())(ctx, run) }, "m")
 			breaker := func() string {
 				var list struct{ Data []admin.Route }
 				e.adminGet("/admin/v1/routes", &list)
@@ -55,7 +56,7 @@ func TestTrialOfWhichNothingIsKnown(t *testing.T) {
 					defer func() { _ = recover() }()
 					e.server.Public().ServeHTTP(&faulty{http.Header{}, 0, nil}, req)
 				}()
-			} else if status, _, body := e.post(chat, test.body); status < 500 {
+			} else if status, _, body := e.post(test.path, test.body); status < 500 {
 				t.Fatalf("%d %s", status, body)
 			}
 			if got := breaker(); got != "half_open" {

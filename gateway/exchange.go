@@ -394,10 +394,11 @@ func milliseconds(d time.Duration) uint32 {
 	return uint32(min(max(d.Milliseconds(), 1), math.MaxUint32))
 }
 
-// sentBody is the body as a provider is sent it: the client's, or one with a few bytes changed. A form is written anew.
+// sentBody is the body as a provider is sent it: the client's, or one with a few bytes changed; a large one is not copied
+// for that. A form is written anew.
 type sentBody struct {
 	body  []byte
-	more  [][]byte // what follows body; of a form, whose large parts are the client's bytes
+	more  [][]byte // what follows body: most of it is the client's bytes
 	model string   // the name in it
 	usage bool     // the usage was asked for, and is withheld
 	held  int64    // of the body budget, where body is a copy
@@ -406,8 +407,8 @@ type sentBody struct {
 // errBudget says that a second copy of the body has no room.
 var errBudget = errors.New("no room for the request body")
 
-// prepare makes x.sent what the ticket's provider is sent: a form written anew, or the client's body with the model's name there, and where the
-// client wants a stream without its usage, with the usage asked for.
+// prepare makes x.sent what the ticket's provider is sent: a form written anew, or the client's body with the model's name
+// there, and where the client wants a stream without its usage, with the usage asked for.
 func (x *exchange) prepare(t *admission.Ticket) error {
 	if t.Normalized {
 		return x.normalize()
@@ -425,6 +426,11 @@ func (x *exchange) prepare(t *admission.Ticket) error {
 	spec := openai.RewriteSpec{Model: t.Model, IncludeUsage: usage, Edits: x.edits}
 	grows := x.edits.Grows()
 	if !usage && t.Model == x.env.Model && grows == 0 {
+		return nil
+	}
+	if len(x.body) > firstBuffer {
+		parts := x.env.RewriteParts(x.body, spec)
+		x.sent.body, x.sent.more = parts[0], parts[1:]
 		return nil
 	}
 	if err := x.takeForSent(len(x.body) + len(t.Model) + grows); err != nil {

@@ -150,6 +150,10 @@ func TestRewrite(t *testing.T) {
 		if string(got) != c.want {
 			t.Errorf("%s with %q, usage %t:\n%s, want\n%s", c.body, c.model, c.usage, got, c.want)
 		}
+		parts := e.RewriteParts(body, RewriteSpec{Model: c.model, IncludeUsage: c.usage})
+		if joined := string(bytes.Join(parts, nil)); joined != c.want || string(body) != c.body {
+			t.Errorf("%s in parts: %s, want %s", c.body, joined, c.want)
+		}
 		if c.body == c.want && &got[0] != &body[0] {
 			t.Errorf("%s: copied although nothing changed", c.body)
 		}

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
@@ -22,6 +23,9 @@ func planned(t *testing.T, body string, op OpID, defaults []ParameterDefault, ca
 		return "", err
 	}
 	out := e.Rewrite(b, spec)
+	if parts := bytes.Join(e.RewriteParts(b, spec), nil); !bytes.Equal(parts, out) {
+		t.Errorf("%s: in parts it is %s, in one %s", body, parts, out)
+	}
 	if string(b) != body {
 		t.Errorf("%s: the client's body was changed", body)
 	}
@@ -255,7 +259,11 @@ func checkPlanned(t *testing.T, body []byte, e Envelope) {
 	if oddNames(body, names...) {
 		t.Fatalf("a parameter that is there twice or in another spelling passed: %q", body)
 	}
-	out := e.Rewrite(body, RewriteSpec{Model: "other", IncludeUsage: true, Edits: edits})
+	spec := RewriteSpec{Model: "other", IncludeUsage: true, Edits: edits}
+	out := e.Rewrite(body, spec)
+	if parts := bytes.Join(e.RewriteParts(body, spec), nil); !bytes.Equal(parts, out) {
+		t.Fatalf("in parts it is %q, in one %q", parts, out)
+	}
 	after := readOracle(out)
 	if !after.valid || after.special || oddNames(out, names...) {
 		t.Fatalf("broken: %q became %q", body, out)

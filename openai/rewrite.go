@@ -29,11 +29,46 @@ const (
 // them. It returns body itself when nothing changes, else a new slice. The body must be the one that e was parsed
 // from; an envelope that was not parsed (a form's) changes nothing.
 func (e Envelope) Rewrite(body []byte, spec RewriteSpec) []byte {
-	if e.open == 0 {
+	var room [4]splice
+	edits := e.edits(room[:0], body, spec)
+	if len(edits) == 0 {
 		return body
 	}
+	return e.splice(body, edits)
+}
+
+// RewriteParts is Rewrite for a body that is too large to be copied: the parts that it returns, one behind the other, are
+// what Rewrite returns. Most of them are parts of body itself.
+func (e Envelope) RewriteParts(body []byte, spec RewriteSpec) [][]byte {
 	var room [4]splice
-	edits := room[:0]
+	edits := e.edits(room[:0], body, spec)
+	parts := make([][]byte, 0, 2*len(edits)+1)
+	from := 0
+	for i := range edits {
+		s := &edits[i]
+		if s.start > from {
+			parts = append(parts, body[from:s.start:s.start])
+		}
+		with := s.with
+		if e.followed(edits, i) {
+			with = append(slices.Clip(with), ',')
+		}
+		if len(with) > 0 {
+			parts = append(parts, with)
+		}
+		from = s.end
+	}
+	if from < len(body) {
+		parts = append(parts, body[from:])
+	}
+	return parts
+}
+
+// edits appends what the spec changes, in order.
+func (e *Envelope) edits(edits []splice, body []byte, spec RewriteSpec) []splice {
+	if e.open == 0 {
+		return edits
+	}
 	if spec.Model != "" {
 		edits = e.spliceModel(edits, body, spec.Model)
 	}
@@ -41,11 +76,13 @@ func (e Envelope) Rewrite(body []byte, spec RewriteSpec) []byte {
 		edits = e.spliceUsage(edits)
 	}
 	edits = append(edits, spec.Edits.splices...)
-	if len(edits) == 0 {
-		return body
-	}
 	slices.SortStableFunc(edits, func(a, b splice) int { return a.start - b.start })
-	return e.splice(body, edits)
+	return edits
+}
+
+// followed reports whether the i-th edit is a member that another one follows.
+func (e *Envelope) followed(edits []splice, i int) bool {
+	return edits[i].member && (!e.empty || i+1 < len(edits))
 }
 
 // splice applies edits that are in order and do not overlap. New members come first among them: they stand right
@@ -61,7 +98,7 @@ func (e *Envelope) splice(body []byte, edits []splice) []byte {
 		s := &edits[i]
 		out = append(append(out, body[from:s.start]...), s.with...)
 		from = s.end
-		if s.member && (!e.empty || i+1 < len(edits)) {
+		if e.followed(edits, i) {
 			out = append(out, ',')
 		}
 	}
