@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"net/http"
 	"sync"
 	"testing"
@@ -23,18 +22,12 @@ func TestUploadsLeaveRoom(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			count[status]++
-			var e errorObject
-			if status != http.StatusOK && (status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || json.Unmarshal(body, &e) != nil || e.Error == nil || e.Error.Code != "overloaded") {
+			if status != http.StatusOK {
 				t.Errorf("an upload: %d %v %s", status, header, tail(string(body), 300))
 			}
 		})
 	}
-	refused := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return count[http.StatusServiceUnavailable]
-	}
-	eventually(t, patience, "the uploads fill what one may have", func() bool { return refused() > 0 })
+	eventually(t, patience, "the uploads fill what one may have", func() bool { return s.metric("iop_body_budget_bytes") > 320<<20 })
 	served, most := 0, 0.0
 	for range 25 {
 		if res, body := other.post("/v1/chat/completions", chat("sim-small", "ttft=0s,tokens=1", false)); res.StatusCode != http.StatusOK {
@@ -50,13 +43,10 @@ func TestUploadsLeaveRoom(t *testing.T) {
 	s.quiet()
 	edge := s.edge.memory("VmHWM")
 	t.Logf("uploads %v, %d small requests beside them; bodies of %.0f MiB, the Edge had %d MiB at most", count, served, most/(1<<20), edge>>20)
-	if count[http.StatusOK] < 6 {
-		t.Errorf("uploads %v: the budget holds more", count)
-	}
 	if most < 256<<20 {
 		t.Errorf("only %.0f MiB were taken: this shows nothing", most/(1<<20))
 	}
-	if limit := int64(2*512+128) << 20; edge > limit {
+	if limit := int64(512+512/4+64) << 20; edge > limit {
 		t.Errorf("the Edge had %d MiB", edge>>20)
 	}
 	if status, _, body := greedy.upload(t, size, false); status != http.StatusOK {

@@ -67,7 +67,7 @@ func (s *stack) upload(t *testing.T, n int64, chunked bool) (int, http.Header, [
 	return res.StatusCode, res.Header, data
 }
 
-// TestLargeUploads sends 20 requests of 40 MB at once. What does not fit into the budget is told to come again; the
+// TestLargeUploads sends 20 requests of 40 MB at once. What does not fit into the budget waits until it does; the
 // memory stays bounded all the while. It has the machine for itself: no parallel test.
 func TestLargeUploads(t *testing.T) {
 	s := newStack(t, stackConfig{})
@@ -81,10 +81,7 @@ func TestLargeUploads(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			count[status]++
-			var e errorObject
-			switch {
-			case status == http.StatusOK:
-			case status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || json.Unmarshal(body, &e) != nil || e.Error == nil || e.Error.Code != "overloaded":
+			if status != http.StatusOK {
 				t.Errorf("%d %v %s", status, header, tail(string(body), 300))
 			}
 		})
@@ -93,11 +90,7 @@ func TestLargeUploads(t *testing.T) {
 	s.quiet()
 	edge, node := s.edge.memory("VmHWM"), s.nodes[0].memory("VmHWM")
 	t.Logf("answers %v; the Edge had %d MiB at most, the Node %d MiB", count, edge>>20, node>>20)
-	if count[http.StatusOK] < 6 {
-		t.Errorf("answers %v: the budget holds more", count)
-	}
-	// Twice the budget: what is given back stays until the collector has been there.
-	if limit := int64(2*512+128) << 20; edge > limit {
+	if limit := int64(512+512/4+64) << 20; edge > limit {
 		t.Errorf("the Edge had %d MiB", edge>>20)
 	}
 	if node > 192<<20 {

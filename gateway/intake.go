@@ -2,10 +2,7 @@ package gateway
 
 import (
 	"errors"
-	"io"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"iop/openai"
@@ -13,160 +10,9 @@ import (
 )
 
 const (
-	// Each bodyWindow must bring bodyStep bytes of a body, or its end: a client that sends less holds memory that others
-	// want. It is far below what any link carries that a prompt is sent over.
-	bodyWindow = time.Minute
-	bodyStep   = 64 << 10
-	// firstBuffer is what a body gets before its first byte; most need no more.
-	firstBuffer = 64 << 10
-	// budgetWait is what a client is told to wait when too many bodies are in memory.
-	budgetWait = 5 * time.Second
 	// maxHeaderValue bounds a forwarded header, in bytes.
 	maxHeaderValue = 1024
 )
-
-// budget bounds the request bodies that the process holds at once. The last part of it is for principals that hold little,
-// so that nobody's uploads keep all others out.
-type budget struct {
-	limit    int64
-	reserve  int64 // what is left for principals that hold no more than this
-	used     atomic.Int64
-	sharesOf sync.Map // principal to *keyShare; one entry for each that has ever called
-}
-
-func newBudget(limit, greatest int64) budget {
-	return budget{limit: limit, reserve: min(limit/4, limit-greatest)}
-}
-
-// keyShare is what one principal's requests hold.
-type keyShare struct{ used atomic.Int64 }
-
-// share returns the share of a principal.
-func (b *budget) share(principal string) *keyShare {
-	if v, ok := b.sharesOf.Load(principal); ok {
-		return v.(*keyShare)
-	}
-	v, _ := b.sharesOf.LoadOrStore(principal, new(keyShare))
-	return v.(*keyShare)
-}
-
-func (b *budget) take(share *keyShare, n int64) bool {
-	mine, all := share.used.Add(n), b.used.Add(n)
-	if all <= b.limit-b.reserve || all <= b.limit && mine <= b.reserve {
-		return true
-	}
-	b.give(share, n)
-	return false
-}
-
-func (b *budget) give(share *keyShare, n int64) {
-	if n == 0 {
-		return
-	}
-	share.used.Add(-n)
-	b.used.Add(-n)
-}
-
-// readBody reads the whole body, within the limits of one request and of all together. held is what it took of the
-// budget, for the caller to give back when the body is no longer needed, also after an error.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request, share *keyShare) (body []byte, held int64, e *openai.Error) {
-	switch {
-	case len(r.Header["Content-Encoding"]) > 0:
-		return nil, 0, openai.UnsupportedMediaType("an uncompressed body")
-	case r.ContentLength > s.cfg.MaxBodyBytes:
-		return nil, 0, openai.RequestTooLarge(s.cfg.MaxBodyBytes)
-	case r.ContentLength == 0:
-		return nil, 0, nil
-	}
-	rc := http.NewResponseController(w)
-	in := slowReader{from: r.Body, rc: rc}
-	var err error
-	if r.ContentLength > 0 && r.ContentLength <= firstBuffer {
-		held = r.ContentLength
-		if !s.bodies.take(share, held) {
-			return nil, 0, openai.Overloaded(budgetWait)
-		}
-		body = make([]byte, r.ContentLength)
-		_, err = io.ReadFull(&in, body)
-		if err == nil {
-			// net/http watches for the client's going away only after it has seen the end of the body.
-			var one [1]byte
-			_, _ = in.Read(one[:])
-		}
-	} else {
-		body, held, err = s.readGrowing(&in, r.ContentLength, share)
-	}
-	_ = rc.SetReadDeadline(time.Time{})
-	if err != nil {
-		if e, ok := errors.AsType[*openai.Error](err); ok {
-			return nil, held, e
-		}
-		return nil, held, openai.InvalidRequest("", "The request body ended early, or came too slowly: each minute must bring 64 KiB of it.")
-	}
-	return body, held, nil
-}
-
-// readGrowing reads a body into a buffer that grows as bytes arrive, and pays the budget before it does: a length that
-// was only announced costs nothing. length is -1 if unknown.
-func (s *Server) readGrowing(in io.Reader, length int64, share *keyShare) (body []byte, held int64, err error) {
-	limit := s.cfg.MaxBodyBytes + 1 // one byte more shows that there is more
-	if length > 0 {
-		limit = length
-	}
-	size := min(int64(firstBuffer), limit)
-	if !s.bodies.take(share, size) {
-		return nil, 0, openai.Overloaded(budgetWait)
-	}
-	held, body = size, make([]byte, 0, size)
-	for {
-		var one [1]byte
-		room := body[len(body):cap(body)]
-		if len(room) == 0 {
-			room = one[:] // the end, if length was true
-		}
-		n, err := in.Read(room)
-		if cap(body) > len(body) {
-			body = body[:len(body)+n]
-		}
-		switch {
-		case int64(len(body)) > s.cfg.MaxBodyBytes:
-			return nil, held, openai.RequestTooLarge(s.cfg.MaxBodyBytes)
-		case err == io.EOF && length > 0 && int64(len(body)) < length:
-			return nil, held, io.ErrUnexpectedEOF
-		case err == io.EOF:
-			return body, held, nil
-		case err != nil:
-			return nil, held, err
-		}
-		if len(body) < cap(body) || int64(cap(body)) >= limit {
-			continue
-		}
-		more := min(int64(cap(body)), limit-int64(cap(body)))
-		if !s.bodies.take(share, more) {
-			return nil, held, openai.Overloaded(budgetWait)
-		}
-		held += more
-		body = append(make([]byte, 0, int64(cap(body))+more), body...)
-	}
-}
-
-// slowReader gives each bodyStep of a body bodyWindow to arrive.
-type slowReader struct {
-	from io.Reader
-	rc   *http.ResponseController
-	set  time.Time // when the present window began
-	got  int       // bytes since then
-}
-
-func (s *slowReader) Read(p []byte) (int, error) {
-	if s.set.IsZero() || s.got >= bodyStep {
-		s.set, s.got = time.Now(), 0
-		_ = s.rc.SetReadDeadline(s.set.Add(bodyWindow)) // every writer of net/http's can
-	}
-	n, err := s.from.Read(p)
-	s.got += n
-	return n, err
-}
 
 // look finds the model in the body, and what else the Edge must know. form is nil unless the body is one. contentType are
 // the lines of that header.

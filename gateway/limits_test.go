@@ -20,7 +20,7 @@ import (
 )
 
 func TestBodiesHaveABudget(t *testing.T) {
-	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget = 1<<20, 3<<20 })
+	e := newEdge(t, func(c *gateway.Config) { c.MaxBodyBytes, c.BodyBudget, c.QueueTimeout = 1<<20, 3<<20, time.Millisecond })
 	codes := make(chan execution.Code, 8)
 	started := make(chan struct{}, 8)
 	e.addNode("n1", 8, waiting(codes, func(*tunnel.NodeRun) { started <- struct{}{} }), "m")

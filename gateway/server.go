@@ -124,7 +124,7 @@ func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error)
 		adm:         admission.New(admission.Config{QueueLimit: cfg.QueueLimit}),
 		crossOrigin: http.NewCrossOriginProtection(),
 		listener:    public, adminLn: private, tunnelLn: nodes,
-		bodies: newBudget(cfg.BodyBudget, cfg.MaxBodyBytes),
+		bodies: newBudget(cfg.BodyBudget, cfg.MaxBodyBytes, cfg.QueueTimeout),
 		limits: limit.New(limit.Config{Spent: cfg.Store.MonthTokens}),
 		meter:  meter.New(meter.Config{Store: books{cfg.Store}, Retention: cfg.UsageRetention, Logger: cfg.Logger}),
 	}
@@ -261,6 +261,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.tasks.Go(s.watchLaggards)
 	wg.Go(func() { failed <- serve(s.public, s.listener) })
 	wg.Go(func() { failed <- serve(s.admin, s.adminLn) })
+	s.tasks.Go(func() { s.bodies.collect(s.background) })
 	if s.managed() {
 		s.runManaged()
 		wg.Go(func() { failed <- serve(s.tunnel, s.tunnelLn) })
@@ -303,6 +304,7 @@ func (s *Server) drain() {
 	s.log.Info("draining", "runs", s.runs.live.Load(), "timeout", s.cfg.DrainTimeout.String())
 	s.draining.Store(true)
 	s.adm.Close() // who waits is told to come again
+	s.bodies.close()
 	nodes, cancel := context.WithTimeout(context.Background(), s.cfg.DrainTimeout+cutGrace)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -336,6 +338,7 @@ func (s *Server) Close() {
 	s.closing()
 	s.draining.Store(true)
 	s.adm.Close()
+	s.bodies.close()
 	s.runs.cancelAll(execution.CodeShutdown)
 	s.acceptor.Close()
 	s.public.Close()

@@ -38,7 +38,7 @@ type edgeSettings struct {
 	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one, in managed mode its certificate's" example:"edge-1" more:"Via has it, with a random part that is new at each start. Letters, digits, '.', '_' and '-'. In managed mode it, or the whole SPIFFE ID, must be the certificate's." absent:"random, in managed mode the certificate's"`
 	Log            string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
 	MaxBody        int64         `env:"MAX_BODY" min:"1" max:"1099511627776" help:"largest request body in bytes" example:"67108864" more:"Beyond it 413."`
-	BodyBudget     int64         `env:"BODY_BUDGET" min:"1" max:"1099511627776" help:"request bodies held at once in bytes; beyond it requests are refused for a while" example:"536870912" more:"That is 503 with Retry-After."`
+	BodyBudget     int64         `env:"BODY_BUDGET" min:"1" max:"1099511627776" help:"request bodies held at once in bytes; beyond it requests wait, and are refused after a while" example:"536870912" more:"They wait for as long as for a Node, 5 minutes at most; then 503 with Retry-After."`
 	QueueLimit     int           `env:"QUEUE_LIMIT" min:"0" max:"1000000" help:"requests that wait for one model; 0: the default" example:"1000" more:"Beyond it 429 queue_full." absent:"1024"`
 	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" min:"0s" max:"24h" help:"how long a request may wait for a Node; 0: as long as the request may take" example:"2m" more:"Beyond it 504 queue_timeout." absent:"as IOP_EDGE_TOTAL_TIMEOUT"`
 	PerSource      int           `env:"CONNECTIONS_PER_SOURCE" min:"0" max:"1000000" help:"client connections of one IPv4 address, or of one /64 of IPv6; 0: the default" example:"1000" more:"Beyond it 503. Loopback has no such bound; raise it for a reverse proxy on another machine. See operations.md." absent:"half of all client connections"`
@@ -195,6 +195,7 @@ func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger
 	if err != nil {
 		return startFault(err)
 	}
+	edge.BoundMemory()
 	// Before anybody is told that it runs: an unheeded SIGHUP ends the process.
 	defer onHangup(func() { c.hangup(ctx, edge, source, store, logger) })()
 	listening := []any{"public", edge.Addr().String(), "tls", c.TLSCert != "", "admin", edge.AdminAddr().String()}
