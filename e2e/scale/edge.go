@@ -40,7 +40,7 @@ func (h *house) startEdge(ctx context.Context, args ...string) (*edge, error) {
 	if err := h.run(ctx, env, &made, "key", "create", "--name", "scale", "--json"); err != nil {
 		return nil, err
 	}
-	if err := h.run(ctx, env, &made, "join-token", "create", "--json"); err != nil {
+	if err := h.run(ctx, env, &made, "join-token", "create", "--json", "--max-nodes", "4096"); err != nil {
 		return nil, err
 	}
 	e.key, e.token = made.Key, made.Token
