@@ -88,7 +88,8 @@ type exchange struct {
 	avoid   []admission.Target // targets that failed
 	kinds   admission.Kinds    // the adapters that may run the request as a normalized run
 	retries int                // of them those that a provider's failure sent it away from
-	noUsage bool               // the provider refused stream_options
+	noUsage bool               // a provider refused stream_options: this request goes without
+	refuser admission.Target   // the last one that did; else zero
 	sent    sentBody
 	norm    *normalized // once a target needed it, else nil
 	leftOut []string    // of the route's defaults, from the normalized run
@@ -228,6 +229,7 @@ func (x *exchange) dispatch() *verdict {
 		}
 		ticket.Done()
 		x.settleGrant(v)
+		x.learnRefusal(ticket.Target, v)
 		if v.next == nextNothing || attempt == maxDispatches {
 			return v
 		}
@@ -243,8 +245,7 @@ func (x *exchange) dispatch() *verdict {
 			x.avoid, former = append(x.avoid, ticket.Target), v
 			x.s.metrics.retried(v.terminal.Code)
 		case nextPlain:
-			x.noUsage = true
-			x.s.refusesUsage(ticket.Target)
+			x.noUsage, x.refuser = true, ticket.Target
 		case nextOtherKind:
 			x.kinds &^= v.kinds
 			former = v

@@ -260,6 +260,56 @@ func TestProviderWithoutStreamOptions(t *testing.T) {
 	e.idle()
 }
 
+// A client can make any provider repeat the words stream_options in a refusal. It must not cost the others their usage.
+func TestRefusalThatOnlyNamesStreamOptions(t *testing.T) {
+	for name, kind := range map[string]string{"raw": "", "normalized": "openai"} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, nil)
+			var asked atomic.Int64 // for usage
+			const told = "temperature: stream_options is no number"
+			if kind == "" {
+				e.addNode("n1", 4, func(ctx context.Context, run *tunnel.NodeRun) {
+					body, _ := run.Body()
+					if strings.Contains(string(body), "include_usage") {
+						asked.Add(1)
+					}
+					if strings.Contains(string(body), "temperature") {
+						answerJSON(400, errorBody(told))(ctx, run)
+						return
+					}
+					answerSSE(chunk("x"), doneEvent)(ctx, run)
+				}, "m")
+			} else {
+				e.addProvider("n1", runsOn(kind), func(ctx context.Context, run *tunnel.NodeRun) {
+					if !run.Open().GetRun().GetWithoutUsage() {
+						asked.Add(1)
+					}
+					if body, _ := run.Body(); strings.Contains(string(body), "hostile") {
+						answerEvents(failed(execution.CodeProviderError, execution.PhaseProviderCalled),
+							failure(execution.Failure{Status: 400, Message: told}))(ctx, run)
+						return
+					}
+					answerEvents(completed, started, hello, world, stop)(ctx, run)
+				}, "m")
+			}
+			path := map[string]string{"": chat, "openai": "/v1/messages"}[kind]
+			hostile := `{"model":"m","stream":true,"max_tokens":9,"messages":[{"role":"user","content":"hostile"}],"temperature":"stream_options"}`
+			honest := `{"model":"m","stream":true,"max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`
+			if kind != "" {
+				hostile = strings.Replace(hostile, `"stream_options"`, `0.5`, 1)
+			}
+			if status, _, body := e.post(path, hostile); status != 400 {
+				t.Fatalf("got %d %s", status, body)
+			}
+			asked.Store(0)
+			if status, _, body := e.post(path, honest); status != 200 || asked.Load() != 1 {
+				t.Errorf("got %d %s; asked for usage %d times", status, body, asked.Load())
+			}
+			e.idle()
+		})
+	}
+}
+
 // What a client may not send does not reach a Node.
 func TestForwardedHeaders(t *testing.T) {
 	e := newEdge(t, func(c *gateway.Config) { c.EdgeID = "edge-7" })

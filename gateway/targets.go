@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"net/http"
 	"sync"
 	"sync/atomic"
 
+	"iop/execution"
 	"iop/gateway/admission"
 )
 
@@ -17,6 +19,15 @@ type plainTargets struct {
 
 	mu   sync.Mutex
 	seen map[admission.Target]struct{}
+}
+
+// learnRefusal remembers a target that refused stream_options once it has taken the same request without them. The
+// refusal alone proves nothing: a client can put the word into a value that every provider refuses and repeats, and no
+// stream of any other client would report its usage from then on.
+func (x *exchange) learnRefusal(t admission.Target, v *verdict) {
+	if t == x.refuser && v.terminal.Outcome == execution.Completed && x.answer.status < http.StatusMultipleChoices {
+		x.s.refusesUsage(t)
+	}
 }
 
 // refusesUsage notes that the target refused a request for the stream_options that the Edge had added.
