@@ -212,7 +212,7 @@ func TestNoFieldChoosesAHost(t *testing.T) {
 		"X-Forwarded-Host: " + host, "X-Forwarded-Server: " + host, "Forwarded: host=" + host, "X-Original-URL: " + tr.url, "X-Rewrite-URL: " + tr.url,
 		"X-Host: " + host, "X-Target: " + tr.url, "X-Upstream: " + tr.url, "X-Base-Url: " + tr.url, "X-Api-Base: " + tr.url, "X-Iop-Provider: " + tr.url,
 		"X-Iop-Target: " + tr.url, "X-Iop-Run-Id: run_mine", "Referer: " + tr.url, "Origin: " + tr.url, "Location: " + tr.url, "Destination: " + tr.url,
-		"Openai-Organization: " + tr.url, "Traceparent: " + tr.url,
+		"Openai-Organization: " + tr.url, "Openai-Project: " + tr.url, "Traceparent: " + tr.url,
 	}
 	requests := map[string]rawRequest{
 		"members":            {body: body},
@@ -266,7 +266,7 @@ func (s *stack) atProvider(t *testing.T, trap string) {
 		}
 		for name, values := range r.Headers {
 			switch {
-			case name == "Openai-Organization" || name == "Traceparent": // the client's to say, and nobody's address
+			case name == "Traceparent": // the client's to say, and nobody's address
 			case strings.HasPrefix(name, "X-"), name == "Authorization", name == "Cookie", name == "Forwarded", strings.Contains(strings.Join(values, " "), trap):
 				t.Errorf("the provider got %s: %q", name, values)
 			}

@@ -46,15 +46,14 @@ func asError(err error) *openai.Error {
 
 // forwarded are the request headers that travel to a provider, as net/http writes them and as they are named on the
 // wire. All else stays here: what authorises, identifies or routes (Authorization, X-Api-Key, Cookie, Host, Forwarded,
-// X-Forwarded-*), what frames (Connection, TE, Upgrade, Expect), Accept-Encoding (the Node reads what passes), and
-// x-iop-*, which are ours. Content-Type is none of them: the Edge says itself how it wrote the body.
+// X-Forwarded-*), what chooses the account that pays (OpenAI-Organization, OpenAI-Project: the provider's key is the
+// operator's), what frames (Connection, TE, Upgrade, Expect), Accept-Encoding (the Node reads what passes), and x-iop-*,
+// which are ours. Content-Type is none of them: the Edge says itself how it wrote the body.
 var forwarded = [...]struct{ name, wire string }{
 	{"Accept", "accept"},
 	{"User-Agent", "user-agent"},
 	{"Accept-Language", "accept-language"},
 	{"Openai-Beta", "openai-beta"},
-	{"Openai-Organization", "openai-organization"},
-	{"Openai-Project", "openai-project"},
 	{"Anthropic-Version", "anthropic-version"},
 	{"Anthropic-Beta", "anthropic-beta"},
 	{"Traceparent", "traceparent"},

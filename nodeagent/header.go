@@ -16,7 +16,7 @@ const maxHeadBytes = 20 << 10
 const defaultUserAgent = "iop-node"
 
 // requestHeaders are the headers that may travel from the Edge to a provider, by their name on the wire. What frames,
-// routes, authorises or upgrades is not among them, nor is idempotency-key: net/http would take it as leave to send a
+// routes, authorises, upgrades or says which account is billed is not among them, nor is idempotency-key: net/http would take it as leave to send a
 // request twice.
 var requestHeaders = map[string]string{
 	"accept":                  "Accept",
@@ -25,8 +25,6 @@ var requestHeaders = map[string]string{
 	"anthropic-version":       "Anthropic-Version",
 	"content-type":            "Content-Type",
 	"openai-beta":             "Openai-Beta",
-	"openai-organization":     "Openai-Organization",
-	"openai-project":          "Openai-Project",
 	"traceparent":             "Traceparent",
 	"tracestate":              "Tracestate",
 	"user-agent":              "User-Agent",

@@ -11,14 +11,18 @@ const (
 	typeForm = "multipart/form-data"
 )
 
+// typeURLEncoded is what curl -d declares unless it is told otherwise.
+const typeURLEncoded = "application/x-www-form-urlencoded"
+
 // RequestBodyType says how the body of a request to op is read: as JSON, or as the multipart form that the boundary
 // divides. values are the lines of its Content-Type header.
 //
 // No body goes on under the type that its client declared: JSON is sent as TypeJSON, a form as [Form.ContentType]. A
 // provider can therefore never read as a form, or in another charset, what was read as JSON here. JSON is what declares
-// itself so (application/json, text/json and application/*+json, RFC 6839), what curl and browsers send unasked
-// (text/plain, application/octet-stream), and what declares nothing. Every other type is refused: with 415, or 400 where
-// the header is there twice. The error is an *Error or nil.
+// itself so (application/json, text/json and application/*+json, RFC 6839), what clients send unasked (text/plain,
+// application/octet-stream), and what declares nothing. On Ollama's paths application/x-www-form-urlencoded is JSON too:
+// Ollama reads no Content-Type, and its documents use curl -d, which sends that one. Every other type is refused: with
+// 415, or 400 where the header is there twice. The error is an *Error or nil.
 func RequestBodyType(op *Operation, values []string) (form bool, boundary string, err error) {
 	if len(values) == 1 && values[0] == TypeJSON && op.JSON {
 		return false, "", nil
@@ -48,7 +52,7 @@ func requestBodyType(op *Operation, values []string) (form bool, boundary string
 		return true, boundary, e
 	case !op.JSON && media == "":
 		return false, "", op.otherType("is missing")
-	case !op.JSON || !isJSONType(media):
+	case !op.JSON || !isJSONType(media) && !(media == typeURLEncoded && op.isOllama()):
 		return false, "", op.otherType("is " + excerpt(media))
 	case !isUTF8(params):
 		return false, "", op.otherType("declares a charset other than utf-8")
@@ -89,7 +93,7 @@ func (op *Operation) otherType(fault string) *Error {
 		want += " or " + typeForm
 	}
 	hint := ""
-	if op.JSON && fault == "is application/x-www-form-urlencoded" {
+	if op.JSON && fault == "is "+typeURLEncoded {
 		hint = "; curl -d sends that type unless it is told otherwise: add -H 'Content-Type: application/json'"
 	}
 	e := UnsupportedMediaType(want)

@@ -14,7 +14,7 @@ func TestRequestBodyType(t *testing.T) {
 		boundary string // of a form
 		says     string
 	}
-	chat, edits, audio := OpChatCompletions, OpImagesEdits, OpAudioTranscriptions
+	chat, edits, audio, ollama := OpChatCompletions, OpImagesEdits, OpAudioTranscriptions, OpOllamaEmbed
 	json, form := want{status: ok}, func(boundary string) want { return want{status: ok, boundary: boundary} }
 	for _, c := range []struct {
 		op    OpID
@@ -49,6 +49,10 @@ func TestRequestBodyType(t *testing.T) {
 		{chat, "json", want{415, "", "malformed"}},
 		{chat, "application/json" + strings.Repeat(";", 600), want{415, "", "malformed"}},
 		{chat, "application/json" + strings.Repeat("; a=b", 9), want{415, "", "malformed"}},
+
+		{ollama, "application/x-www-form-urlencoded", json},
+		{ollama, "application/x-www-form-urlencoded; charset=utf-7", want{415, "", "charset"}},
+		{ollama, "multipart/form-data; boundary=b", want{415, "", "send application/json."}},
 
 		{edits, "application/json", json},
 		{edits, "text/plain", json},

@@ -1,6 +1,9 @@
 package openai
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // OpID names one operation of the public API. It travels on the tunnel as its name, so numbers may only be appended
 // and names never change. The zero value is invalid.
@@ -81,6 +84,9 @@ func (o Operation) Streams() bool { return o.Answer == AnswerSSE || o.Answer == 
 
 // StreamsUnlessTold reports whether a request that does not say `stream` is answered with a stream, as Ollama does.
 func (o Operation) StreamsUnlessTold() bool { return o.Answer == AnswerNDJSON }
+
+// isOllama reports whether the operation is one of Ollama's own API.
+func (o *Operation) isOllama() bool { return strings.HasPrefix(o.Path, "/api/") }
 
 // OpSet is a set of operations. The zero value is empty.
 type OpSet uint64
