@@ -162,3 +162,20 @@ func BenchmarkEventReader(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkUsageObserver is an answer of embeddings, which is numbers for the most part.
+func BenchmarkUsageObserver(b *testing.B) {
+	body := []byte(`{"data":[{"embedding":[` + strings.Repeat("0.0123456,-0.0456789,", 50_000) + `1]}],"usage":{"prompt_tokens":12,"total_tokens":12}}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		var o UsageObserver
+		for rest := body; len(rest) > 0; {
+			n, _ := o.Write(rest[:min(32<<10, len(rest))])
+			rest = rest[n:]
+		}
+		if u := o.Usage(); u.Input != 12 {
+			b.Fatal(u)
+		}
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"iop/execution"
 )
 
 // FuzzStreamFilter: however a stream is cut, the same comes out and the same is read; what comes out is what went in
@@ -212,6 +214,46 @@ func FuzzShape(f *testing.F) {
 				t.Fatalf("%q after its neighbours: forwarded %q, complete %t, usage %+v, error %v; alone %q %t %+v %v", line,
 					got, taught.Complete(), taught.Usage(), taught.ErrorEvent(), want, complete, usage, fresh.ErrorEvent())
 			}
+		}
+	})
+}
+
+// FuzzUsageObserver: of any JSON the observer says what a decoder finds at the root, in whatever pieces the answer came.
+func FuzzUsageObserver(f *testing.F) {
+	f.Add([]byte(`{"a":"\"usage\":{","usage":{"prompt_tokens":3,"completion_tokens":4},"b":[{"usage":{"prompt_tokens":9}}]}`), 3)
+	f.Add([]byte(`{"response":"\\","prompt_eval_count":3,"eval_count":4}`), 1)
+	f.Add([]byte(`[{"usage":{"total_tokens":3}},{"usage":{"total_tokens":4}}]`), 7)
+	f.Fuzz(func(t *testing.T, body []byte, n int) {
+		var whole, pieces UsageObserver
+		whole.Write(body)
+		for rest := body; len(rest) > 0; {
+			k := min(max(n, 1), len(rest))
+			pieces.Write(rest[:k])
+			rest = rest[k:]
+		}
+		got := whole.Usage()
+		if in := pieces.Usage(); in != got {
+			t.Fatalf("%+v in pieces, %+v as a whole", in, got)
+		}
+		if !wellFormed(body) {
+			return
+		}
+		var want execution.Usage
+		names := 0
+		for m := objectMembers(body); m.next(); {
+			switch {
+			case string(m.key) != "usage":
+			case len(m.val) > maxUsageValue:
+				return
+			default:
+				names++
+				if is(m.val, '{') {
+					want = parseUsage(m.val)
+				}
+			}
+		}
+		if names == 1 && want.Known && got != want {
+			t.Fatalf("%+v, a decoder finds %+v", got, want)
 		}
 	})
 }

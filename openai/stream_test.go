@@ -451,6 +451,20 @@ func TestUsageObserver(t *testing.T) {
 		{"seconds, not tokens", `{"text":"hi","usage":{"type":"duration","seconds":3}}`, execution.Usage{}},
 		{"floats and nonsense", `{"usage":{"prompt_tokens":12.0,"completion_tokens":-4,"reasoning_tokens":"x"}}`, want},
 		{"huge", `{"usage":{"prompt_tokens":12,"completion_tokens":99999999999999999999999999}}`, want},
+		{"amid much", `{"data":[` + numbers + `],` + usage + `,"prompt_logprobs":[` + numbers + `]}`, want},
+		{"repeated of the request", `{"data":[` + numbers + `],` + usage + `,"metadata":{"usage":{"prompt_tokens":0}}}`, want},
+		{"repeated before", `{"metadata":{"usage":{"prompt_tokens":0}},"data":[` + numbers + `],` + usage + `}`, want},
+		{"a value of that name", `{"usage":"usage","x":"usage",` + usage + `}`, want},
+		{"strings with all signs", `{"a":"]}\\","b":"\"}]{[","c":"\\\\\"",` + usage + `}`, want},
+		{"a text of escapes", `{"a":"` + strings.Repeat(`\\`, 40_000) + `",` + usage + `}`, want},
+		{"Ollama, long", `{"model":"m","response":"` + strings.Repeat("word ", 40_000) + `","done":true,"context":[1,2],"prompt_eval_count":12,"eval_duration":3,"eval_count":40000}`,
+			execution.Usage{Input: 12, Output: 40000, Known: true}},
+		{"Ollama, of many", `{"embeddings":[[0.1,` + strings.Repeat("0.123456,", 20_000) + `1]],"total_duration":1,"prompt_eval_count":12}`, want},
+		{"a list of answers", ` [ {` + usage + `,"choices":[]}, {"choices":[1],"usage":{"prompt_tokens":3,"completion_tokens":4}},{}]`,
+			execution.Usage{Input: 15, Output: 4, Known: true}},
+		{"a list of numbers", `[1,[2],"usage",{"a":{` + usage + `}}]`, execution.Usage{}},
+		{"cut off", `{` + usage + `,"data":[1,2`, want},
+		{"spaces", "\n{ \"usage\" :\t{ \"prompt_tokens\" : 12 } }\n", want},
 	} {
 		for _, n := range []int{1, 100, 20_000, 1 << 20} {
 			if n == 1 && len(c.body) > 100_000 {
