@@ -70,6 +70,9 @@ type keyShare struct {
 	waiting int // in line; guarded by budget.mu
 }
 
+// contested reports whether requests wait for room.
+func (b *budget) contested() bool { return b.waiting.Load() > 0 }
+
 // share returns the share of a principal.
 func (b *budget) share(principal string) *keyShare {
 	if v, ok := b.sharesOf.Load(principal); ok {

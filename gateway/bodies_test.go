@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"errors"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
@@ -242,14 +244,16 @@ type deadlines struct {
 
 func (d *deadlines) SetReadDeadline(t time.Time) error { d.read = t; return nil }
 
-// A client that announces much and sends little is cut off after one window: the deadline moves only when the window brought
-// its part.
-func TestAnnouncedBodyMustCome(t *testing.T) {
+// Each window has to bring a step of a body: the deadline moves only when it did.
+func TestBodyMustCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &deadlines{}
 		began := time.Now()
-		in := slowReader{from: strings.NewReader(strings.Repeat("x", 4*mib)), rc: http.NewResponseController(w), step: mib}
-		trickle := make([]byte, 64<<10)
+		in := slowReader{
+			from: strings.NewReader(strings.Repeat("x", 4*mib)), rc: http.NewResponseController(w), room: 64 * mib,
+			contested: func() bool { return false },
+		}
+		trickle := make([]byte, 2<<10)
 		for range 15 { // just below a step
 			_, _ = in.Read(trickle)
 			time.Sleep(time.Second)
@@ -269,6 +273,40 @@ func TestAnnouncedBodyMustCome(t *testing.T) {
 		_, _ = in.Read(trickle)
 		if got := time.Until(w.read); got != bodyWindow {
 			t.Errorf("after that it is in %v", got)
+		}
+	})
+}
+
+// A client that announces much and sends little is cut when others wait for the room that it takes, and not before: a slow
+// link alone does no harm.
+func TestSlowBodyGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		contested := false
+		in := slowReader{
+			from: strings.NewReader(strings.Repeat("x", 64*mib)), rc: http.NewResponseController(&deadlines{}), room: 64 * mib,
+			contested: func() bool { return contested },
+		}
+		second := func(bytes int) error {
+			time.Sleep(time.Second)
+			_, err := io.ReadFull(&in, make([]byte, bytes))
+			return err
+		}
+		const pace = 64 * mib / bodyWindows / int(bodyWindow/time.Second)
+		for range 300 {
+			if err := second(pace / 2); err != nil {
+				t.Fatalf("while nobody waits: %v", err)
+			}
+		}
+		contested = true
+		time.Sleep(time.Second)
+		if _, err := in.Read(make([]byte, 1)); !errors.Is(err, errTooSlow) {
+			t.Errorf("when others wait: %v", err)
+		}
+		in.rest()
+		for range 60 {
+			if err := second(pace + 1); err != nil {
+				t.Fatalf("at the pace that others may expect: %v", err)
+			}
 		}
 	})
 }

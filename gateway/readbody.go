@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// Each bodyWindow must bring bodyStep bytes of a body, and the bodyWindows-th part of a length that was declared: room
-	// for all of it is kept, and a client that only announces it must not keep others out.
+	// Each bodyWindow must bring bodyStep bytes of a body. While others wait for room it must bring the bodyWindows-th part
+	// of what is kept for it, too: a client that only announces a body must not keep others out. Nobody else suffers from a
+	// slow link, so without others in line it may take its time.
 	bodyWindow  = 30 * time.Second
 	bodyWindows = 16
 	bodyStep    = 32 << 10
@@ -23,6 +24,9 @@ const (
 // growth is how the buffer of a body grows whose length was not declared; Config.MaxBodyBytes is the last step. Each
 // step copies what there is; most of what comes without a length is small.
 var growth = [...]int64{firstBuffer, 1 << 20}
+
+// errTooSlow says that a body comes too slowly for the room that it takes from others.
+var errTooSlow = errors.New("the request body comes too slowly")
 
 // errNoRoom says that the budget had no room for a body in time.
 var errNoRoom = errors.New("no room for the request body")
@@ -39,10 +43,9 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, share *keyShar
 		return nil, 0, nil
 	}
 	rc := http.NewResponseController(w)
-	in := slowReader{from: r.Body, rc: rc, step: bodyStep}
+	in := slowReader{from: r.Body, rc: rc, contested: s.bodies.contested}
 	var err error
 	if r.ContentLength > 0 {
-		in.step = max(bodyStep, int(r.ContentLength/bodyWindows))
 		body, held, err = s.readWhole(r.Context(), &in, r.ContentLength, share)
 	} else {
 		body, held, err = s.readGrowing(r.Context(), &in, share)
@@ -57,7 +60,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, share *keyShar
 	if e, ok := errors.AsType[*openai.Error](err); ok {
 		return nil, held, e
 	}
-	return nil, held, openai.InvalidRequest("", "The request body ended early, or came too slowly: each half minute must bring 32 KiB of it, and a sixteenth of its length.")
+	return nil, held, openai.InvalidRequest("", "The request body ended early, or came too slowly: each half minute must bring 32 KiB of it, and a sixteenth of its length while others wait.")
 }
 
 // readWhole reads a body of a declared length into a buffer of that size, once there is room for it.
@@ -65,6 +68,7 @@ func (s *Server) readWhole(ctx context.Context, in *slowReader, length int64, sh
 	if !s.bodies.acquire(ctx, share, length, 0) {
 		return nil, 0, errNoRoom
 	}
+	in.room = length
 	body = s.bodies.buffer(length)
 	if _, err = io.ReadFull(in, body); err != nil {
 		return nil, length, err
@@ -86,7 +90,7 @@ func (s *Server) readGrowing(ctx context.Context, in *slowReader, share *keyShar
 		if !s.bodies.acquire(ctx, share, size-held, held) {
 			return nil, held, errNoRoom
 		}
-		held = size
+		held, in.room = size, size
 		grown := s.bodies.buffer(size)
 		n, err := io.ReadFull(in, grown[copy(grown, body):])
 		body = grown[:len(body)+n]
@@ -133,31 +137,49 @@ func (s *Server) fitted(body []byte, held int64, share *keyShare) ([]byte, int64
 	return small, n, nil
 }
 
-// slowReader gives each step of a body bodyWindow to arrive.
+// slowReader reads a body that has to keep coming; see bodyWindow.
 type slowReader struct {
-	from  io.Reader
-	rc    *http.ResponseController
-	step  int       // bytes
+	from      io.Reader
+	rc        *http.ResponseController
+	contested func() bool // others wait for room
+	room      int64       // bytes that are kept for the body
+
 	set   time.Time // when the present window began
 	got   int       // bytes since then
+	began time.Time // when the body began to come, or went on to
+	total int64     // bytes since then
 	ended bool      // the body's own end was read
 }
 
-// rest stops the clock while nothing is read.
+// rest stops the clocks while nothing is read.
 func (s *slowReader) rest() {
 	if !s.set.IsZero() {
-		s.set = time.Time{}
+		s.set, s.began, s.total = time.Time{}, time.Time{}, 0
 		_ = s.rc.SetReadDeadline(s.set)
 	}
 }
 
+// Read implements io.Reader. A window that brings too little ends with the connection's own timeout.
 func (s *slowReader) Read(p []byte) (int, error) {
-	if s.set.IsZero() || s.got >= s.step {
+	if s.set.IsZero() || s.got >= bodyStep {
 		s.set, s.got = time.Now(), 0
 		_ = s.rc.SetReadDeadline(s.set.Add(bodyWindow)) // every writer of net/http's can
+		if s.began.IsZero() {
+			s.began = s.set
+		}
 	}
 	n, err := s.from.Read(p)
 	s.got += n
+	s.total += int64(n)
 	s.ended = err == io.EOF
+	if err == nil && s.contested() && s.late(time.Now()) {
+		err = errTooSlow
+	}
 	return n, err
+}
+
+// late reports whether less has come than others may expect. The first window is free.
+func (s *slowReader) late(now time.Time) bool {
+	windows := float64(now.Sub(s.began)) / float64(bodyWindow)
+	return windows > 1 && float64(s.total) < windows*float64(s.room)/bodyWindows
 }
