@@ -25,14 +25,17 @@ routes:
 	for _, test := range []struct{ path, member, param string }{
 		{chat, `"models":["gpt-5"]`, "models"}, {chat, `"fallbacks":["gpt-5"]`, "fallbacks"}, {chat, `"api_base":"http://evil.example"`, "api_base"},
 		{"/v1/completions", `"extra_body":{"model":"gpt-5"}`, "extra_body"}, {"/v1/embeddings", `"api_key":"sk-x"`, "api_key"},
-		{"/v1/responses", `"providerOptions":{}`, "provider_options"}, {chat, `"aws_region_name":"x"`, "aws_*"},
+		{"/v1/responses", `"providerOptions":{}`, "provider_options"}, {"/v1/responses", `"background":true`, "background"},
+		{chat, `"deferred":true`, "deferred"}, {chat, `"data_sources":[{"type":"azure_search"}]`, "data_sources"},
+		{chat, `"session_params":{"id":"x"}`, "session_params"}, {chat, `"auto_max_new_tokens":true`, "auto_max_new_tokens"},
+		{chat, `"langfuse_host":"http://evil.example"`, "langfuse_*"}, {chat, `"priority":-9`, "priority"}, {chat, `"aws_region_name":"x"`, "aws_*"},
 	} {
 		status, _, body := e.post(test.path, `{"model":"chat",`+test.member+`}`)
 		if code, _ := errorOf(t, body); status != 400 || code != "unsupported_parameter" || !strings.Contains(body, fmt.Sprintf(`"param":%q`, test.param)) {
 			t.Errorf("%s: %d %s", test.member, status, body)
 		}
 	}
-	const harmless = `{"model":"open","models":["a","b"],"aws_region_name":"x","fallbacks":null}`
+	const harmless = `{"model":"open","models":["a","b"],"aws_region_name":"x","fallbacks":null,"background":false}`
 	if status, _, body := e.post(chat, harmless); status != 200 {
 		t.Fatalf("allowed: %d %s", status, body)
 	}

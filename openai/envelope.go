@@ -46,7 +46,7 @@ type Envelope struct {
 	optionsOpen  int  // offset after the opening brace of stream_options, 0 if it is no object
 	optionsEmpty bool
 	seen         uint64                               // bit per field below fieldSteering
-	steering     uint64                               // bit per name of steeringNames that is there and not null
+	steering     steeringSet                          // the names of steeringNames that are there, and neither null nor false
 	texts        [fieldTools - fieldMessages + 1]span // of what is read before the answer, by field; null is absent
 	metaSession  span                                 // the value of metadata.session_id
 }
@@ -212,8 +212,8 @@ func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
 // takeSteering notes that a member of steeringNames is there. Its spelling is as good as any other.
 func (p *envelopeParser) takeSteering(f field, i int) (int, *Error) {
 	end := p.value(i, 1)
-	if end >= 0 && p.b[i] != 'n' {
-		p.e.steering |= 1 << (f - fieldSteering)
+	if end >= 0 && p.b[i] != 'n' && p.b[i] != 'f' {
+		p.e.steering.add(int(f - fieldSteering))
 	}
 	return end, nil
 }

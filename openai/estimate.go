@@ -65,14 +65,16 @@ func (e *Envelope) EstimateInput(body []byte) (tokens int64) {
 func (e *Envelope) Prompts(body []byte) (prompts, tokens int64) {
 	for _, f := range [...]field{fieldPrompt, fieldInput} {
 		if at := e.texts[f-fieldMessages]; at != (span{}) {
-			p, n := countPrompts(body[at.start:at.end])
+			p, n := countPrompts(body[at.start:at.end], f == fieldPrompt)
 			prompts, tokens = max(prompts, p), tokens+n
 		}
 	}
 	return max(prompts, 1), tokens
 }
 
-func countPrompts(list []byte) (prompts, tokens int64) {
+// countPrompts counts the prompts of a list. objects are prompts too where they can be: llama.cpp has text and media in
+// one; input has messages there, and what one answer is to.
+func countPrompts(list []byte, objects bool) (prompts, tokens int64) {
 	for elements := arrayElements(list); elements.next(); {
 		switch v := elements.val; {
 		case v[0] == '"':
@@ -80,6 +82,8 @@ func countPrompts(list []byte) (prompts, tokens int64) {
 		case v[0] == '[':
 			prompts++
 			tokens += int64(bytes.Count(v, []byte{','})) + 1
+		case v[0] == '{' && objects:
+			prompts++
 		case v[0] != '{':
 			tokens++
 		}

@@ -87,6 +87,7 @@ func TestChoicesAndPrompts(t *testing.T) {
 		{`{"input":["a"]}`, 1, 1, 0, `["a"]`},
 		{`{"input":[{"role":"user"},{"role":"user"}]}`, 1, 1, 0, `[{"role":"user"},{"role":"user"}]`},
 		{`{"prompt":[]}`, 1, 1, 0, `[]`},
+		{`{"prompt":[{"prompt_string":"a"},{"prompt_string":"b"}]}`, 1, 2, 0, `[{"prompt_string":"a"},{"prompt_string":"b"}]`},
 		{`{"prompt":"bc","messages":[],"input":"a"}`, 1, 1, 0, `[]`},
 		{`{"messages":[],"prompt":["a","b"],"input":[1,2]}`, 1, 2, 2, `[]`},
 		{`{"prompt":null,"input":[1,2]}`, 1, 1, 2, `[1,2]`},
@@ -213,7 +214,7 @@ func TestFieldNames(t *testing.T) {
 		}
 		seen[loose] = f
 	}
-	if fieldLengthEnd > 64 || len(steeringNames) > 64 {
+	if fieldLengthEnd > 64 || len(steeringNames) > 128 {
 		t.Error("a bit for each does not fit")
 	}
 	for i, name := range steeringNames {

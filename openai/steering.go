@@ -6,31 +6,50 @@ import (
 )
 
 // steeringNames are the root members with which a known gateway, cloud or engine behind a Node can be made to run another
-// model than the request's, or to use another host or credential for it. A route's list of models, and who may use it,
-// would not hold if they passed. A name that ends with '*' stands for all that begin so.
+// model than the request's, to use another host or credential for it, or to pass over limits and other callers. A route's
+// list of models, its caps, and who may use it, would not hold if they passed. A name that ends with '*' stands for all
+// that begin so.
 var steeringNames = [...]string{
 	// Other models. OpenRouter, LiteLLM, Bifrost, Vercel, Anthropic, Groq, Together, LM Studio, MLX.
 	"models", "fallbacks", "fallback", "route", "preset", "plugins", "context_window_fallbacks", "content_policy_fallbacks",
 	"context_window_fallback_dict", "model_list", "model_group", "router_settings_override", "prompt_id", "compound_custom",
 	"safety_model", "draft_model",
-	// Other weights on the model. SGLang, vLLM, llama.cpp, Workers AI, TGI, LoRAX, MLX.
-	"lora", "lora_path", "lora_request", "adapter_id", "adapter_source", "adapters",
-	// Other hosts. OpenRouter, LiteLLM, LocalAI, SGLang, vLLM.
+	// Other weights on the model. SGLang, vLLM, llama.cpp, Workers AI, TGI, LoRAX, MLX, Together.
+	"lora", "lora_path", "lora_request", "adapter_id", "adapter_source", "adapters", "image_loras",
+	// Other hosts. OpenRouter, LiteLLM, LocalAI, SGLang, vLLM, TensorRT-LLM, Dynamo, Azure.
 	"provider", "provider_options", "custom_llm_provider", "backend", "deployment_id", "specific_deployment", "deployment_url",
 	"api_base", "base_url", "api_version", "sagemaker_base_url", "s3_endpoint_url",
 	"bootstrap_host", "bootstrap_port", "kv_transfer_params", "ec_transfer_params",
+	"disaggregated_params", "nvext", "data_sources",
 	// Other credentials. LiteLLM.
 	"api_key", "api_token", "organization", "litellm_credential_name", "user_config",
 	// What is merged into the request that goes on, or sent with it. LiteLLM.
 	"extra_body", "extra_headers", "extra_query", "headers", "litellm_params",
 	// Code that runs in the engine. SGLang.
 	"custom_logit_processor",
-	// Hosts and credentials of clouds in LiteLLM, and all of TensorZero's. These stand last.
+	// Another caller's place or conversation in the engine. SGLang, vLLM, llama.cpp.
+	"session_params", "rid", "priority", "id_slot", "data_parallel_rank", "routed_dp_rank", "decode_dp_rank",
+	// An answer without a bound, in place of max_tokens. text-generation-webui.
+	"auto_max_new_tokens",
+	// An answer that comes later, on a path that is not here: the run would end before it began, and cost nothing. OpenAI,
+	// vLLM, xAI.
+	"background", "deferred",
+	// Where LiteLLM sends what it logs, with its own credentials.
+	"slack_webhook_url", "humanloop_api_key", "lunary_public_key",
+	// Likewise, hosts and credentials of clouds in LiteLLM, and all of TensorZero's. These stand last.
+	"langfuse_*", "langsmith_*", "arize_*", "posthog_*", "braintrust_*", "gcs_*", "dd_*",
 	"aws_*", "azure_*", "vertex_*", "tensorzero::*",
 }
 
 // steeringPrefixes is how many of them end with '*'.
-const steeringPrefixes = 4
+const steeringPrefixes = 11
+
+// steeringSet holds a bit for each of steeringNames.
+type steeringSet [2]uint64
+
+func (s *steeringSet) add(i int) { s[i/64] |= 1 << (i % 64) }
+
+func (s *steeringSet) has(i int) bool { return s[i/64]&(1<<(i%64)) != 0 }
 
 // steeringPrefix returns the field of steeringNames whose prefix a folded name has, or fieldNone.
 func steeringPrefix(folded []byte) field {
@@ -46,15 +65,15 @@ func steeringPrefix(folded []byte) field {
 // stands for all that begin so.
 func SteeringMembers() []string { return slices.Clone(steeringNames[:]) }
 
-// CheckSteering refuses a request with a member that could make its provider run another model, or use another host or
-// credential, unless the name is among the allowed. A member that is null says nothing. The error is an *Error with
+// CheckSteering refuses a request with a member of [SteeringMembers], unless the name is among the allowed. A member that is
+// null says nothing, nor does one that is false. The error is an *Error with
 // status 400 whose Param is the member.
 func (e *Envelope) CheckSteering(allowed []string) error {
-	if e.steering == 0 {
+	if e.steering == (steeringSet{}) {
 		return nil
 	}
 	for i, name := range steeringNames {
-		if e.steering&(1<<i) == 0 || slices.Contains(allowed, name) {
+		if !e.steering.has(i) || slices.Contains(allowed, name) {
 			continue
 		}
 		return steeringError(name)
@@ -76,8 +95,8 @@ func (f *Form) CheckSteering(allowed []string) error {
 }
 
 func steeringError(name string) *Error {
-	e := InvalidRequest(name, fmt.Sprintf("%s is not passed on: it can make a provider run another model, or use another host or "+
-		"credential, than this gateway chose. Its operator can allow it for a route.", name))
+	e := InvalidRequest(name, fmt.Sprintf("%s is not passed on: with it a provider may use another model, host or credential than this "+
+		"gateway chose, or pass over its limits or other callers. Its operator can allow it for a route.", name))
 	e.Code = "unsupported_parameter"
 	return e
 }

@@ -26,7 +26,7 @@ function reading(d, tables) {
   const length = inside(d.options, 'num_predict')
   r.options = length === null ? null : number(length)
   const stands = (key, name) => (name.endsWith('*') ? key.startsWith(name.slice(0, -1)) : key === name)
-  r.steering = tables.steering.filter((n) => Object.entries(d).some(([k, v]) => v !== null && stands(k, n))).sort()
+  r.steering = tables.steering.filter((n) => Object.entries(d).some(([k, v]) => v !== null && v !== false && stands(k, n))).sort()
   return r
 }
 

@@ -137,7 +137,7 @@ def size(v):
 def steers(d):
     def stands(key, name):
         return key.startswith(name[:-1]) if name.endswith("*") else key == name
-    return sorted(n for n in tables["steering"] for k, v in d.items() if v is not None and stands(k, n))
+    return sorted(n for n in tables["steering"] for k, v in d.items() if v is not None and v is not False and stands(k, n))
 
 
 for line in sys.stdin:
