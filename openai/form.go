@@ -104,7 +104,7 @@ func (p *formParser) lineEnd() (last bool, e *Error) {
 // part reads one part, up to behind the delimiter that ends it.
 func (p *formParser) part() *Error {
 	ordinal := len(p.form.parts) + 1
-	header, content, ok := bytes.Cut(p.rest[:min(len(p.rest), maxPartHeader)], []byte("\r\n\r\n"))
+	header, _, ok := bytes.Cut(p.rest[:min(len(p.rest), maxPartHeader)], []byte("\r\n\r\n"))
 	if !ok {
 		return partFault(ordinal, "", fmt.Sprintf("its header has no end, or more than %d bytes", maxPartHeader))
 	}
@@ -112,7 +112,7 @@ func (p *formParser) part() *Error {
 	if fault != "" {
 		return partFault(ordinal, part.name, fault)
 	}
-	content = p.rest[len(header)+4:]
+	content := p.rest[len(header)+4:]
 	end := bytes.Index(content, p.delimiter)
 	switch {
 	case end < 0:
