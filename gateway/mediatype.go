@@ -41,3 +41,9 @@ func passedType(value string) string {
 func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
+
+// isMedia compares a media type, whatever parameters follow it.
+func isMedia(value, media string) bool {
+	return len(value) >= len(media) && strings.EqualFold(value[:len(media)], media) &&
+		(len(value) == len(media) || value[len(media)] == ';' || value[len(media)] == ' ')
+}

@@ -353,7 +353,7 @@ func (x *exchange) faulted(end *execution.Terminal, run registry.Run, ticket *ad
 	case isCannot:
 		code = execution.CodeProviderError
 	case errors.Is(n.fault, errGatherBudget):
-		code = execution.CodeInternal // neither the Node's fault nor the provider's
+		code = execution.CodeInternal
 	case errors.Is(n.fault, errWholeTooLarge), errors.Is(n.fault, tunnel.ErrEventTooLarge):
 		code = execution.CodeResponseTooLarge
 	}
@@ -364,7 +364,9 @@ func (x *exchange) faulted(end *execution.Terminal, run registry.Run, ticket *ad
 		t = x.detach(run, code)
 	}
 	t.Outcome, t.Code, t.Detail, t.Told = execution.Failed, code, n.fault.Error(), false
-	report(ticket, code)
+	if code != execution.CodeInternal { // which is neither the Node's fault nor the provider's
+		report(ticket, code)
+	}
 	v := &verdict{terminal: t, problem: problemOf(t)}
 	switch {
 	case isCannot:

@@ -110,15 +110,16 @@ func (x *exchange) afterStatus(status int) next {
 	return nextNothing
 }
 
-// report tells admission what a run's code says of its target. What is the client's doing, the tunnel's or ours says
-// nothing.
+// report tells admission what a run's code says of its target. What is the client's doing, the connection's or the Edge's
+// says nothing. A Node that breaks the contract or can't do its part fails fast, so it would attract all runs if that did
+// not count.
 func report(t *admission.Ticket, code execution.Code) {
 	switch code {
 	case execution.CodeCapacity:
 		t.Refused(0)
 	case execution.CodeProviderUnreachable, execution.CodeProviderError, execution.CodeProviderTimeout,
 		execution.CodeProviderTruncated, execution.CodeProviderRedirect, execution.CodeResponseTooLarge,
-		execution.CodeUnknownProvider:
+		execution.CodeUnknownProvider, execution.CodeProtocol, execution.CodeFlowControl, execution.CodeInternal:
 		t.Failed()
 	}
 }

@@ -56,6 +56,7 @@ type answer struct {
 	status int
 	kind   string // the Content-Type
 	length int64  // of the body, -1 if unknown
+	came   int64  // bytes of it
 	sse    bool   // an event stream, or one of lines
 	gather bool   // nothing is sent before the end
 	bare   bool   // its status forbids a body (RFC 9110, sections 15.3.5 and 15.3.6)
@@ -82,6 +83,9 @@ func (x *exchange) relay(run registry.Run, ticket *admission.Ticket) *verdict {
 		if len(b.Data) > 0 {
 			if a.status < 300 {
 				ticket.Answering()
+			}
+			if !a.counts(len(b.Data)) {
+				return x.overrun(run, b.End, ticket)
 			}
 			if !x.take(a, &b) {
 				return x.cut(run, eventGone)
@@ -148,12 +152,6 @@ func (x *exchange) read(a *answer, h *wire.Head) {
 		a.gather = !x.env.Stream && isMedia(a.kind, "application/json")
 	}
 	x.reply.opaque = !a.sse
-}
-
-// isMedia compares a media type, whatever parameters follow it.
-func isMedia(value, media string) bool {
-	return len(value) >= len(media) && strings.EqualFold(value[:len(media)], media) &&
-		(len(value) == len(media) || value[len(media)] == ';' || value[len(media)] == ' ')
 }
 
 // take passes body bytes on, or gathers them. It returns false if the client is gone.
@@ -391,6 +389,8 @@ func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, 
 		return x.refused(a, *end, ticket)
 	case a.bare && len(a.buf) > 0:
 		v.fail(openai.ProviderFailed("The model's provider answered with a status that allows no body, and with a body."))
+	case a.declares() && a.came < a.length:
+		v.fallsShort()
 	case a.gather && x.reply.status != 0:
 		v.fail(openai.ProviderFailed("The model's provider answered with no event stream."))
 	case a.gather:
