@@ -50,6 +50,7 @@ type exchange struct {
 	withhold  bool   // it gets no usage-only event, as it did not ask for one
 	route     *route.Route
 	stats     *routeStats         // of the route, as known when the request came
+	prompts   int64               // how many the request holds
 	input     int64               // estimated tokens, of the prompt
 	inputMost int64               // tokens that the prompt can have
 	tokens    int64               // estimated, prompt and answer

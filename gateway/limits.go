@@ -18,6 +18,7 @@ func (x *exchange) estimate() {
 		x.input = openai.EstimateTokens(len(x.body) / mediaBytes)
 	} else {
 		prompts, _ = x.env.Prompts(x.body)
+		x.prompts = prompts
 		x.input = x.env.EstimateInput(x.body)
 	}
 	x.input = min(x.input, state.MaxRunTokens)

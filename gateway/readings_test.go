@@ -61,6 +61,25 @@ func TestInvalidUTF8IsRefused(t *testing.T) {
 	e.idle()
 }
 
+// TestFirstPromptReportedAlone: a provider that reports one prompt of several does not make the others free.
+func TestFirstPromptReportedAlone(t *testing.T) {
+	e := newEdge(t, nil)
+	e.addNode("n1", 1, uses(100, 7), "m")
+	prompt := `"` + strings.Repeat("word", 100) + `"`
+	for _, list := range []string{prompt, prompt + "," + prompt + "," + prompt} {
+		if status, _, body := e.post("/v1/completions", `{"model":"m","prompt":[`+list+`]}`); status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	e.idle()
+	one, three := execution.Usage{Input: 100, Output: 7, Known: true}, execution.Usage{Input: 302, Output: 7, Known: true, Estimated: true}
+	booked := e.records()
+	if len(booked) != 2 || booked[0].Usage != one && booked[0].Usage != three || booked[0].Usage == booked[1].Usage ||
+		booked[1].Usage != one && booked[1].Usage != three {
+		t.Errorf("%+v", booked)
+	}
+}
+
 // TestEstimateOfWhatIsAskedFor: of several lengths the greatest counts, and each answer to each prompt. A run whose
 // provider reports no usage is booked as what was estimated.
 func TestEstimateOfWhatIsAskedFor(t *testing.T) {

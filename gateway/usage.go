@@ -7,6 +7,7 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admission"
+	"iop/openai"
 	"iop/state"
 )
 
@@ -53,6 +54,8 @@ func (x *exchange) used(t *execution.Terminal) execution.Usage {
 		u.Input = x.input
 	case !u.Known && x.costs(t):
 		u = execution.Usage{Input: x.input, Output: x.tokens - x.input, Known: true, Estimated: true}
+	case x.op.Stream == openai.StreamChat && x.prompts > 1 && u.Known && u.Input < x.input/2: // llama.cpp reports the first prompt alone
+		u.Input, u.Estimated = x.input, true
 	}
 	return u
 }

@@ -47,7 +47,11 @@ type StreamFilter struct {
 	done     bool // [DONE]
 	ended    bool // nothing more is forwarded
 	usage    execution.Usage
-	failure  *StreamError // nil while there is none
+	finished int             // choices that ended
+	endings  uint64          // a bit for each of them, by its index, of the first 64
+	totals   int             // chunks that hold usage and no choices
+	parts    execution.Usage // sum of the usage that came with the end of a choice, or of answers
+	failure  *StreamError    // nil while there is none
 	dull     shape
 	joined   []byte // scratch for data of several lines
 

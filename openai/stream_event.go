@@ -195,16 +195,54 @@ func (f *StreamFilter) takeChunk(c chunk) {
 	if c.output && c.err == nil {
 		f.produced++
 	}
+	bit := uint64(1) << min(uint64(c.index), 64) // none without an index, and from 64 on
+	again := f.endings&bit != 0
+	if c.finished && !again {
+		f.finished++
+		f.endings |= bit
+	}
 	if c.usage.Known {
-		f.report(c.usage)
+		f.report(f.ofAll(c, again))
+	}
+}
+
+// ofAll is what a chunk's usage makes the usage of the stream. The last word counts, but where llama.cpp runs several
+// answers (n, or a list of prompts): it reports each with its end, in a chunk of its own in chat, and never their sum.
+// again: the chunk is of a choice that had ended before.
+func (f *StreamFilter) ofAll(c chunk, again bool) execution.Usage {
+	switch {
+	case again:
+		f.parts = c.usage
+		return c.usage
+	case c.usageOnly:
+		f.totals++
+		if f.totals == 1 || f.totals > f.finished {
+			f.parts = c.usage
+		} else {
+			f.parts = sumOfAnswers(f.parts, c.usage)
+		}
+		return f.parts
+	case f.totals > 0:
+		return c.usage
+	case c.finished:
+		f.parts = sumOfAnswers(f.parts, c.usage)
+		return f.parts
+	}
+	return sumOfAnswers(f.parts, c.usage)
+}
+
+// sumOfAnswers adds the usage of another answer. Answers to one prompt share it, so that its tokens are not added.
+func sumOfAnswers(a, b execution.Usage) execution.Usage {
+	return execution.Usage{
+		Input: max(a.Input, b.Input), Output: addCounts(a.Output, b.Output), Cached: max(a.Cached, b.Cached),
+		Reasoning: addCounts(a.Reasoning, b.Reasoning), Known: true,
 	}
 }
 
 // telling reports whether a chunk may hold something that matters. Names are searched by their last letters: a needle
 // that begins with a quote stops at every one in the text.
 func (f *StreamFilter) telling(data []byte) bool {
-	return hasValue(data, `"u`, `sage"`) || hasValue(data, `"e`, `rror"`) ||
-		(!f.complete && hasValue(data, `"`, `finish_reason"`))
+	return hasValue(data, `"u`, `sage"`) || hasValue(data, `"e`, `rror"`) || hasValue(data, `"`, `finish_reason"`)
 }
 
 // hasValue reports whether a member named front+back seems to have a value other than null somewhere in data. Inside
@@ -232,13 +270,15 @@ func hasValue(data []byte, front, back string) bool {
 // chunk is what matters of a chat chunk.
 type chunk struct {
 	finished  bool
-	output    bool // there are choices, and none of them ends
-	usageOnly bool // choices are there and empty, and usage is an object; it may be an error all the same
+	index     int64 // of the last choice; -1 without one
+	output    bool  // there are choices, and none of them ends
+	usageOnly bool  // choices are there and empty, and usage is an object; it may be an error all the same
 	usage     execution.Usage
 	err       []byte // the error's value; nil if there is none
 }
 
 func readChunk(data []byte) (c chunk) {
+	c.index = -1
 	noChoices, usage := false, false
 	for m := objectMembers(data); m.next(); {
 		switch string(m.key) {
@@ -268,6 +308,8 @@ func (c *chunk) readChoices(list []byte) (any bool) {
 	for el := arrayElements(list); el.next(); any = true {
 		for m := objectMembers(el.val); m.next(); {
 			switch string(m.key) {
+			case "index":
+				count(&c.index, m.val)
 			case "finish_reason":
 				c.finished = c.finished || (is(m.val, '"') && len(m.val) > 2) // some write "" for null
 			case "usage":

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -21,6 +22,13 @@ func TestSpent(t *testing.T) {
 		delta   = `data: {"type":"response.output_text.delta","delta":"x"}` + "\n\n"
 		part    = `data: {"type":"response.output_item.added","item":{}}` + "\n\n"
 	)
+	of := func(input, output int) string {
+		return fmt.Sprintf(`,"usage":{"prompt_tokens":%d,"completion_tokens":%d}`, input, output)
+	}
+	total := func(input, output int) string { return `data: {"choices":[]` + of(input, output) + "}\n\n" }
+	ended := func(index int, usage string) string {
+		return fmt.Sprintf(`data: {"choices":[{"index":%d,"delta":{},"finish_reason":"stop"}]%s}`+"\n\n", index, usage)
+	}
 	for _, c := range []struct {
 		name   string
 		kind   StreamKind
@@ -37,6 +45,13 @@ func TestSpent(t *testing.T) {
 		{"the provider counts as it goes", StreamChat, counted + counted, execution.Usage{Input: 5, Output: 2, Known: true}},
 		{"it counted until then", StreamChat, counted + chunk, execution.Usage{Input: 5, Output: 3, Known: true, Estimated: true}},
 		{"all was reported", StreamChat, chunk + finish + usage, execution.Usage{Input: 5, Output: 9, Known: true}},
+		{"several answers of llama.cpp's chat", StreamChat, chunk + ended(0, "") + total(5, 3) + ended(1, "") + total(5, 4), execution.Usage{Input: 5, Output: 7, Known: true}},
+		{"its answers to several prompts", StreamChat, chunk + ended(0, of(5, 3)) + chunk + ended(1, of(2, 4)), execution.Usage{Input: 5, Output: 7, Known: true}},
+		{"one of them under way", StreamChat, ended(0, of(5, 3)) + strings.Replace(counted, `"index":0`, `"index":1`, 1), execution.Usage{Input: 5, Output: 5, Known: true}},
+		{"vLLM's, counted as they go", StreamChat, counted + ended(0, of(5, 3)) + ended(1, of(5, 4)) + total(5, 7), execution.Usage{Input: 5, Output: 7, Known: true}},
+		{"several answers and their sum", StreamChat, ended(0, "") + ended(1, "") + ended(2, "") + total(5, 12), execution.Usage{Input: 5, Output: 12, Known: true}},
+		{"one answer, reported thrice", StreamChat, ended(0, of(5, 3)) + ended(0, of(5, 3)) + total(5, 3) + total(5, 3), execution.Usage{Input: 5, Output: 3, Known: true}},
+		{"reported behind the end", StreamChat, ended(0, of(5, 3)) + ended(0, of(5, 4)), execution.Usage{Input: 5, Output: 4, Known: true}},
 		{"half an event", StreamChat, chunk + chunk[:40], execution.Usage{Output: 1, Known: true, Estimated: true}},
 		{"Messages", StreamMessages, begin + ping + block + block, execution.Usage{Input: 7, Output: 3, Known: true, Estimated: true}},
 		{"Messages, before any output", StreamMessages, begin + ping, execution.Usage{Input: 7, Output: 1, Known: true}},

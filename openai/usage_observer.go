@@ -34,9 +34,20 @@ type UsageObserver struct {
 	taking bool
 	value  []byte // as far as it came, with taking
 
+	// Of this answer's list of choices, from which what llama.cpp leaves out is estimated.
+	choices choiceSizes
+	timings bool // the answer has them: it is llama.cpp's
+
 	usage  execution.Usage // of this answer: of its object usage
 	native execution.Usage // of Ollama's counts
 	total  execution.Usage // of the answers before it, in a list
+}
+
+// choiceSizes are the bytes of the choices of an answer.
+type choiceSizes struct {
+	inside     bool // what passes is the value of choices
+	count      int64
+	first, all int64
 }
 
 // Write takes the next bytes of the answer. It never fails.
@@ -48,6 +59,7 @@ func (o *UsageObserver) Write(p []byte) (int, error) {
 		} else {
 			n = o.sign(rest)
 		}
+		o.choices.pass(int64(n))
 		rest = rest[n:]
 	}
 	return len(p), nil
@@ -134,7 +146,7 @@ func (o *UsageObserver) sign(p []byte) int {
 	case ':':
 		if o.depth == o.base && o.wantsName {
 			o.wantsName = false
-			o.taking, o.value = o.isUsage(), o.value[:0]
+			o.beginValue()
 			return n
 		}
 	case ' ', '\t', '\r', '\n':
@@ -150,6 +162,9 @@ func (o *UsageObserver) sign(p []byte) int {
 
 func (o *UsageObserver) open(c byte) {
 	o.depth++
+	if o.choices.inside && o.depth == o.base+2 {
+		o.choices.count++
+	}
 	switch {
 	case o.depth == 1 && c == '[':
 		o.base = 2
@@ -169,12 +184,39 @@ func (o *UsageObserver) close() {
 	o.over = o.depth <= 0
 }
 
-func (o *UsageObserver) isUsage() bool {
+func (o *UsageObserver) beginValue() {
+	o.taking, o.value = false, o.value[:0]
 	switch string(o.name[:o.length]) {
 	case "usage", "prompt_eval_count", "eval_count":
-		return true
+		o.taking = true
+	case "choices":
+		o.choices = choiceSizes{inside: true}
+	case "timings":
+		o.timings = true
 	}
-	return false
+}
+
+func (c *choiceSizes) pass(n int64) {
+	if !c.inside {
+		return
+	}
+	if c.all += n; c.count <= 1 {
+		c.first += n
+	}
+}
+
+const (
+	// choiceFrame is about how many bytes of a choice are no text.
+	choiceFrame = 200
+	// tokenBytes is how many bytes of text count as a token.
+	tokenBytes = 4
+)
+
+// others is about how many tokens the choices behind the first are, of which that is tokens long: as many bytes a token as
+// there, where it is long or has log probabilities, else those of text.
+func (c *choiceSizes) others(tokens int64) int64 {
+	each := max(tokenBytes, (c.first-choiceFrame)/max(tokens, 1))
+	return max(c.count-1, (c.all-c.first)/each)
 }
 
 func (o *UsageObserver) take(p []byte) {
@@ -187,6 +229,7 @@ func (o *UsageObserver) take(p []byte) {
 
 // endMember reads the value that was taken.
 func (o *UsageObserver) endMember() {
+	o.choices.inside = false
 	if !o.taking {
 		return
 	}
@@ -206,12 +249,15 @@ func (o *UsageObserver) endAnswer() {
 	if !u.Known {
 		u = o.native
 	}
-	o.usage, o.native = execution.Usage{}, execution.Usage{}
+	if u.Known && o.timings && o.choices.count > 1 { // llama.cpp reports the first of several choices alone
+		u.Output, u.Estimated = addCounts(u.Output, o.choices.others(u.Output)), true
+	}
+	o.usage, o.native, o.choices, o.timings = execution.Usage{}, execution.Usage{}, choiceSizes{}, false
 	if !u.Known {
 		return
 	}
 	t := &o.total
-	t.Known = true
+	t.Known, t.Estimated = true, t.Estimated || u.Estimated
 	t.Input, t.Output = addCounts(t.Input, u.Input), addCounts(t.Output, u.Output)
 	t.Cached, t.Reasoning = addCounts(t.Cached, u.Cached), addCounts(t.Reasoning, u.Reasoning)
 }
