@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"log/slog"
 	"time"
 
@@ -15,7 +16,7 @@ const (
 	// A token of a prompt takes a byte or more, but a provider adds to it: a template, tools, an image behind a URL.
 	inputPerByte = 8
 	inputBeyond  = 64 << 10
-	// contextMost is for operations whose input may be at the provider already: the context of the largest models.
+	// contextMost is for requests whose input may be elsewhere: the context of the largest models.
 	contextMost = 2 << 20
 	// Tokens of an answer that passed take a byte or more. Hidden ones (reasoning) take time; this is more than twice
 	// what the fastest engines make for one sequence.
@@ -24,12 +25,30 @@ const (
 	maxChoices = 128
 )
 
-// inputBound is how many tokens of input a request of so many bytes can be.
-func inputBound(op *openai.Operation, bytes int) int64 {
-	if op.ID == openai.OpResponses {
-		return min(contextMost+inputPerByte*int64(bytes), state.MaxRunTokens)
+// inputBound is how many tokens of input a request can be.
+func inputBound(op *openai.Operation, body []byte) int64 {
+	beyond, own := int64(inputBeyond), inputPerByte*int64(len(body))
+	if op.ID == openai.OpResponses || (op.ID == openai.OpChatCompletions || op.ID == openai.OpMessages) && own < contextMost && refers(body) {
+		beyond = contextMost
 	}
-	return min(inputBeyond+inputPerByte*int64(bytes), state.MaxRunTokens)
+	return min(beyond+own, state.MaxRunTokens)
+}
+
+// references are what a request has that makes its provider read more than the request: an address, the id of a file, a
+// hosted tool. An escape may stand for any of these.
+var references = [...][]byte{
+	[]byte("://"), []byte(`:\/\/`), []byte("file_id"), []byte("fileId"), []byte(`"web_`), []byte(`\u00`),
+}
+
+// refers reports whether the input may be larger than the request. A document behind an address can fill a model's context:
+// to book no more than the request's own size for it would sell it at a tenth.
+func refers(body []byte) bool {
+	for _, mark := range references {
+		if bytes.Contains(body, mark) {
+			return true
+		}
+	}
+	return false
 }
 
 // outputBound is how many tokens of output an answer can be of which so many bytes passed in that time.

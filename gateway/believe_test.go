@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"iop/execution"
@@ -66,6 +67,43 @@ func TestAbsurdUsage(t *testing.T) {
 			}
 			if got := e.metric("iop_usage_implausible_total"); got != int64(lies) || lies < 3 {
 				t.Errorf("%d lies counted, want %d", got, lies)
+			}
+		})
+	}
+}
+
+// TestInputFromElsewhere: documents behind addresses are booked as what the provider read, not as what their addresses could be.
+func TestInputFromElsewhere(t *testing.T) {
+	const read = 900_000
+	for name, test := range map[string]struct {
+		body string
+		want int64
+	}{
+		"an address":           {`{"type":"document","source":{"type":"url","url":"https://example.org/a.pdf"}}`, read},
+		"escaped":              {`{"type":"document","source":{"type":"url","url":"https:\/\/example.org\/a.pdf"}}`, read},
+		"escaped as numbers":   {`{"type":"document","source":{"type":"url","url":"https\u003a//example.org/a.pdf"}}`, read},
+		"a file":               {`{"type":"document","source":{"type":"file","file_id":"file_1"}}`, read},
+		"nothing but a text":   {`{"type":"text","text":"hi"}`, 0},
+		"an address in Ollama": {`{"type":"text","text":"https://example.org"}`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, nil)
+			path := "/v1/messages"
+			if strings.HasSuffix(name, "Ollama") {
+				path = "/api/chat"
+			}
+			e.addProvider("n1", runsOn("anthropic", "messages", "ollama.chat"), uses(read, 3), "m")
+			body := `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[` + test.body + `]}]}`
+			if status, _, answer := e.post(path, body); status != 200 {
+				t.Fatalf("%d %s", status, answer)
+			}
+			e.idle()
+			want := test.want
+			if want == 0 {
+				want = 1<<16 + 8*int64(len(body)) // what the request's own bytes can be
+			}
+			if got := e.records()[0].Usage.Input; got != want {
+				t.Errorf("booked are %d of %d, want %d", got, read, want)
 			}
 		})
 	}
