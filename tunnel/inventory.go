@@ -24,6 +24,8 @@ const (
 	// sends a HEARTBEAT every 30 s and few to probe; its inventories wait for the acknowledgement.
 	inventoryBurst, inventoryPace = 8, time.Second
 	heartbeatBurst, heartbeatPace = 64, time.Second
+	// modelsAPace more models count as one more inventory: admission takes 4 us for each model that is new, holding a lock.
+	modelsAPace = 2048
 
 	// What a session, a provider and a model take beside their texts: here, in the registry and in admission (a place, a
 	// line for each model, their maps). Measured by TestInventoriesStayWithinTheirBudget in gateway.
@@ -206,6 +208,7 @@ func (s *NodeSession) applyInventoryLocked() error {
 	}
 	v.pending.Providers, v.pending.Models = slices.Clone(v.pending.Providers), slices.Clone(v.pending.Models) // without room to grow
 	s.info.Store(v.pending)
+	v.pace.spent += float64(len(v.pending.Models) / modelsAPace)
 	v.cost, v.pendingCost = v.pendingCost, 0
 	ignored, names := v.pending.Ignored, v.pending.IgnoredModels
 	v.pending = nil
@@ -257,11 +260,14 @@ func appendPage(info *NodeInfo, page *wire.NodeRefresh, allowed *Allowance) (cos
 		if err != nil {
 			return 0, err
 		}
+		if slices.ContainsFunc(info.Providers, func(have ProviderInfo) bool { return have.ID == provider.ID }) {
+			return 0, fmt.Errorf("provider %q twice", provider.ID) // each time would offer all of its models again
+		}
+		if len(info.Providers) == maxProviders {
+			return 0, fmt.Errorf("over %d providers", maxProviders)
+		}
 		info.Providers = append(info.Providers, provider)
 		cost += provider.cost()
-	}
-	if len(info.Providers) > maxProviders {
-		return 0, fmt.Errorf("over %d providers", maxProviders)
 	}
 	for _, m := range page.Models {
 		if m.Id == "" || max(len(m.Id), len(m.Provider), len(m.OwnedBy)) > maxNameBytes {

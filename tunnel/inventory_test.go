@@ -165,7 +165,7 @@ func TestPagesFromANode(t *testing.T) {
 	p.close()
 	many := make([]*wire.Provider, maxProviders+1)
 	for i := range many {
-		many[i] = &wire.Provider{Id: "p", Capacity: 1}
+		many[i] = &wire.Provider{Id: fmt.Sprint("p", i), Capacity: 1}
 	}
 	for name, bad := range map[string]*wire.NodeRefresh{
 		"no first":           {Last: true},
@@ -173,6 +173,7 @@ func TestPagesFromANode(t *testing.T) {
 		"a long provider":    {First: true, Models: []*wire.Model{{Provider: strings.Repeat("p", 300), Id: "m"}}},
 		"no capacity":        {First: true, Providers: []*wire.Provider{{Id: "p"}}},
 		"too many providers": {First: true, Providers: many},
+		"a provider twice":   {First: true, Providers: []*wire.Provider{many[0], many[1], many[0]}},
 	} {
 		p, _ := e.node("n")
 		p.send(wire.TypeRefresh, 0, page(bad))
@@ -248,6 +249,32 @@ func TestInventoriesWaitForTheAcknowledgement(t *testing.T) {
 		if n := e.acc.InventoryBytes(); n != 0 {
 			t.Errorf("%d bytes are charged to nobody", n)
 		}
+		e.close()
+	})
+}
+
+// TestLargeInventoriesCountForMore: what an inventory costs the Edge goes with its models, so the next one waits accordingly.
+func TestLargeInventoriesCountForMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdgeRig(t, nil)
+		p, _ := e.node("n")
+		began := time.Now()
+		const inventories = 4
+		for range inventories {
+			for first := 0; first < maxModels; first += modelsAPace / 4 {
+				page := &wire.NodeRefresh{First: first == 0, Last: first+modelsAPace/4 == maxModels}
+				for i := range modelsAPace / 4 {
+					page.Models = append(page.Models, &wire.Model{Provider: "p", Id: fmt.Sprint("m", first+i)})
+				}
+				p.send(wire.TypeRefresh, 0, &wire.Refresh{Id: 1, Kind: &wire.Refresh_Node{Node: page}})
+				p.expect(wire.TypeRefresh, nil)
+			}
+		}
+		const each = 1 + maxModels/modelsAPace
+		if took := time.Since(began); took < (inventories*each-inventoryBurst)*inventoryPace {
+			t.Errorf("%d inventories took %v", inventories, took)
+		}
+		p.close()
 		e.close()
 	})
 }

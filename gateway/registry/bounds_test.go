@@ -8,6 +8,7 @@ import (
 
 	"iop/execution"
 	"iop/state"
+	"iop/tunnel"
 )
 
 // TestTokenBoundsItsSessions: over all its names, those that are not ready too; each that ends makes room.
@@ -77,5 +78,21 @@ func TestAllowanceOfAToken(t *testing.T) {
 	a := allowance(&state.JoinToken{ID: "x", Models: []string{"llama*"}, JoinTokenBounds: state.JoinTokenBounds{MaxModels: 5, MaxInventoryBytes: 7}})
 	if a.Models != 5 || a.InventoryBytes != 7 || !a.Model("llama3") || a.Model("gpt") {
 		t.Errorf("%+v", a)
+	}
+}
+
+// TestOffersCostNoMoreThanTheirModels: each model is looked at once, however many providers there are.
+func TestOffersCostNoMoreThanTheirModels(t *testing.T) {
+	info := &tunnel.NodeInfo{}
+	for i := range 256 {
+		info.Providers = append(info.Providers, tunnel.ProviderInfo{ID: execution.ProviderID(fmt.Sprint("p", i)), Adapter: "openai"})
+	}
+	for i := range 4096 {
+		info.Models = append(info.Models, tunnel.ModelInfo{Provider: execution.ProviderID(fmt.Sprint("p", i%256)), ID: fmt.Sprint("m", i)})
+	}
+	for i, o := range offers(info, false, nil) {
+		if len(o.Models) != 16 || o.Models[1].ID != fmt.Sprint("m", i+256) {
+			t.Fatalf("%s: %v", o.Provider, o.Models)
+		}
 	}
 }

@@ -197,16 +197,17 @@ func (r *Registry) session(id execution.NodeID, gen execution.Generation) Sessio
 
 // offers is what a session's Info means for admission, where its Node may have slots of these patterns.
 func offers(info *tunnel.NodeInfo, drained bool, slots []string) []admission.Offer {
+	models := map[execution.ProviderID][]admission.Model{}
+	for _, m := range info.Models {
+		if len(m.ID) <= maxModelIDLength {
+			models[m.Provider] = append(models[m.Provider], admission.Model{ID: m.ID, Loaded: m.Loaded})
+		}
+	}
 	out := make([]admission.Offer, 0, len(info.Providers))
 	for _, p := range info.Providers {
-		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health), Raw: relays(&p), Slots: slots}
+		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health), Raw: relays(&p), Slots: slots, Models: models[p.ID]}
 		if p.Runs {
 			o.Runs = admission.KindOf(p.Adapter)
-		}
-		for _, m := range info.Models {
-			if m.Provider == p.ID && len(m.ID) <= maxModelIDLength {
-				o.Models = append(o.Models, admission.Model{ID: m.ID, Loaded: m.Loaded})
-			}
 		}
 		out = append(out, o)
 	}
