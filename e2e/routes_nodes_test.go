@@ -126,7 +126,7 @@ func lostKilledAlone(t *testing.T) {
 		t.Error("the stream:", err)
 	}
 	for _, a := range w.dispatched {
-		a.end(t, patience).refused(t, "dispatched", http.StatusBadGateway, "provider_error")
+		a.end(t, patience).refused(t, "dispatched", http.StatusBadGateway, "node_lost")
 	}
 	w.queued(4)
 	w.launchNode("node-1", "--provider", "sim="+w.sim.url+lossSpec)

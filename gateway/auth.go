@@ -32,7 +32,7 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 	var invalid *state.InvalidKeyError
 	if !errors.As(err, &invalid) {
 		s.log.Error("an API key could not be checked", "error", err)
-		return nil, openai.Overloaded(time.Second)
+		return nil, openai.StateUnavailable(time.Second)
 	}
 	s.metrics.invalidKey(invalid.Reason)
 	// A revoked or expired key proves its secret: whoever goes on using it is no guesser.

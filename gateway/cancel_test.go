@@ -423,15 +423,20 @@ func TestDrainTellsClients(t *testing.T) {
 	if line, _ := r.ReadString('\n'); line+"\n" != chunk("a") {
 		t.Fatalf("got %q", line)
 	}
-	queued := make(chan int, 1)
-	go func() { status, _, _ := e.post(chat, `{"model":"m"}`); queued <- status }()
+	type told struct {
+		status int
+		answer string
+	}
+	queued := make(chan told, 1)
+	go func() { status, _, answer := e.post(chat, `{"model":"m"}`); queued <- told{status, answer} }()
 	e.eventually("one waits", func() bool { return e.lastRun().State == "queued" })
 	e.stop()
-	if status := <-queued; status != 503 {
-		t.Errorf("who waits gets %d", status)
+	waited := <-queued
+	if code, _ := errorOf(t, waited.answer); waited.status != 503 || code != "stopping" {
+		t.Errorf("a queued request gets %d %s", waited.status, waited.answer)
 	}
 	rest, err := io.ReadAll(r)
-	if err != nil || !strings.Contains(string(rest), `"code":"overloaded"`) {
+	if err != nil || !strings.Contains(string(rest), `"code":"interrupted"`) {
 		t.Errorf("the stream ends with %q, %v", rest, err)
 	}
 	if code := <-codes; code != execution.CodeDrainDeadline {

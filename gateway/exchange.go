@@ -310,7 +310,7 @@ func admitVerdict(model string, op *openai.Operation, err error) *verdict {
 		v.problem, v.next = unsupportedOperation(model, op), nextElsewhere
 	case errors.Is(err, admission.ErrClosed):
 		v.terminal.Code = execution.CodeDraining
-		v.problem = openai.Overloaded(time.Second)
+		v.problem = openai.Stopping(time.Second)
 	default:
 		v.terminal.Code = execution.CodeInternal
 		v.problem = openai.Internal()
@@ -487,7 +487,7 @@ func openVerdict(t *admission.Ticket, err error) *verdict {
 	case isRefused(err):
 		t.Release()
 		v.terminal.Outcome, v.terminal.Code = execution.Failed, execution.CodeCredentialRejected
-		v.problem, v.next = problemOf(v.terminal), nextNothing
+		v.problem, v.next = refusalOf(err), nextNothing
 	default:
 		t.Release()
 		v.terminal.Code, v.problem, v.next = execution.CodeInternal, openai.Internal(), nextNothing

@@ -11,6 +11,7 @@ import (
 	"iop/gateway/registry"
 	"iop/identity"
 	"iop/lease"
+	"iop/openai"
 	"iop/state"
 	"iop/tunnel"
 )
@@ -86,6 +87,18 @@ func (x *exchange) notPermitted(e *admission.NotPermittedError) *verdict {
 func isRefused(err error) bool {
 	_, refused := errors.AsType[*credential.RefusedError](err)
 	return refused || errors.Is(err, tunnel.ErrNoRecipient)
+}
+
+// refusalOf is what a client is told about a run that gets no credential. Where the state failed, no credential was
+// rejected, and the next attempt may succeed.
+func refusalOf(err error) *openai.Error {
+	if refused, ok := errors.AsType[*credential.RefusedError](err); ok {
+		switch refused.Reason {
+		case credential.ReasonState, credential.ReasonAudit:
+			return openai.StateUnavailable(time.Second)
+		}
+	}
+	return openai.CredentialRejected()
 }
 
 // settleGrant ends the attempt's grant. A run whose lease was withdrawn is not tried again, also where its session was

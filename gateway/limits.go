@@ -70,7 +70,7 @@ func (x *exchange) charge() *openai.Error {
 	switch {
 	case err != nil:
 		x.s.log.Error("the limits of a key could not be checked", "key", x.key.ID, "error", err)
-		return openai.Overloaded(time.Second)
+		return openai.StateUnavailable(time.Second)
 	case over != nil:
 		return limitError(over)
 	}

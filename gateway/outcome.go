@@ -16,9 +16,9 @@ const statusCancelled = 499
 // problemOf says what a client is told about a run that ended so. It names neither Node nor provider.
 func problemOf(t execution.Terminal) *openai.Error {
 	switch t.Code {
-	case execution.CodeCapacity, execution.CodeDraining:
+	case execution.CodeCapacity:
 		return openai.Overloaded(time.Second)
-	case execution.CodeUnknownProvider:
+	case execution.CodeUnknownProvider, execution.CodeDraining: // every Node that was asked takes no new runs
 		return openai.NoNodeAvailable(time.Second)
 	case execution.CodeUnsupported:
 		return openai.InvalidRequest("", "This model's provider does not support this kind of request.")
@@ -28,8 +28,9 @@ func problemOf(t execution.Terminal) *openai.Error {
 		return openai.ProviderTruncated()
 	case execution.CodeProviderTimeout, execution.CodeDeadline:
 		return openai.ProviderTimeout()
-	case execution.CodeSessionLost, execution.CodeSessionSuperseded, execution.CodeLostByNode:
-		return openai.ProviderFailed("The connection to the model was lost.")
+	case execution.CodeSessionLost, execution.CodeSessionSuperseded, execution.CodeLostByNode, execution.CodeFlowControl,
+		execution.CodeProtocol, execution.CodeCancelTimeout:
+		return openai.NodeLost()
 	case execution.CodeCancelledByCaller, execution.CodeCancelledByOperator:
 		return &openai.Error{
 			Status: statusCancelled, Type: "invalid_request_error", Code: "run_cancelled",
@@ -41,7 +42,7 @@ func problemOf(t execution.Terminal) *openai.Error {
 			Message: "The run was cancelled: its answer was taken too slowly while others waited for the model.",
 		}
 	case execution.CodeDrainDeadline, execution.CodeShutdown:
-		return openai.Overloaded(time.Second)
+		return openai.Interrupted(time.Second)
 	case execution.CodeCredentialRejected:
 		return openai.CredentialRejected()
 	case execution.CodeBadRequest, execution.CodeInternal:

@@ -216,7 +216,7 @@ func (x *exchange) intake() (e *openai.Error) {
 	}
 	if s.draining.Load() {
 		x.w.Header().Set("Connection", "close")
-		return openai.Overloaded(time.Second)
+		return openai.Stopping(time.Second)
 	}
 	if e = x.arrive(); e != nil {
 		return e

@@ -103,7 +103,7 @@ func appendStringOrNull(dst []byte, s string) []byte {
 
 func appendAnthropicObject(dst []byte, e *Error) []byte {
 	dst = append(dst, `{"type":"`...)
-	dst = append(dst, anthropicType(e.Status)...)
+	dst = append(dst, anthropicType(e)...)
 	dst = append(dst, `","message":`...)
 	message := namingParam(e)
 	if e.Code == codeContextLength {
@@ -125,9 +125,13 @@ func namingParam(e *Error) string {
 	return e.Param + ": " + e.Message
 }
 
-// anthropicType is Anthropic's error type for a status.
-func anthropicType(status int) string {
-	switch status {
+// anthropicType is Anthropic's error type. A 503 is overloaded_error only where load is the reason.
+func anthropicType(e *Error) string {
+	switch e.Code {
+	case codeStopping, codeInterrupted, codeStateUnavailable:
+		return "api_error"
+	}
+	switch e.Status {
 	case http.StatusUnauthorized:
 		return "authentication_error"
 	case http.StatusForbidden:
@@ -143,7 +147,7 @@ func anthropicType(status int) string {
 	case http.StatusGatewayTimeout:
 		return "timeout_error"
 	}
-	if status < 500 {
+	if e.Status < 500 {
 		return "invalid_request_error"
 	}
 	return "api_error"

@@ -165,7 +165,35 @@ func NoNodeAvailable(retryAfter time.Duration) *Error {
 	return failure(http.StatusServiceUnavailable, "no_node_available", "Nothing that serves this model is connected right now.", retryAfter)
 }
 
-// Overloaded says that the Edge itself is at a limit (memory, connections, draining).
+// Codes of failures between the client and the provider. They are neither the provider's fault nor a matter of load.
+const (
+	codeStopping         = "stopping"
+	codeInterrupted      = "interrupted"
+	codeNodeLost         = "node_lost"
+	codeStateUnavailable = "state_unavailable"
+)
+
+// Stopping says that the Edge is shutting down and takes no new requests. No provider has seen this one.
+func Stopping(retryAfter time.Duration) *Error {
+	return failure(http.StatusServiceUnavailable, codeStopping, "The service is shutting down or restarting and takes no new requests; try again shortly.", retryAfter)
+}
+
+// Interrupted says that the run was cut because the Edge or its Node shut down before it ended. The provider has seen it.
+func Interrupted(retryAfter time.Duration) *Error {
+	return failure(http.StatusServiceUnavailable, codeInterrupted, "The run was cut off because a part of the service is shutting down; send the request again.", retryAfter)
+}
+
+// NodeLost says that the connection to the Node broke, or became unusable, during the run.
+func NodeLost() *Error {
+	return failure(http.StatusBadGateway, codeNodeLost, "The connection to the model was lost.", 0)
+}
+
+// StateUnavailable says that the Edge can't use its own database, so that keys, limits or credentials can't be checked.
+func StateUnavailable(retryAfter time.Duration) *Error {
+	return failure(http.StatusServiceUnavailable, codeStateUnavailable, "The service can't use its own database right now; its operator finds the reason in the log.", retryAfter)
+}
+
+// Overloaded says that the Edge itself is at a limit: of memory or of connections.
 func Overloaded(retryAfter time.Duration) *Error {
 	return failure(http.StatusServiceUnavailable, "overloaded", "The service is overloaded; try again shortly.", retryAfter)
 }

@@ -35,6 +35,10 @@ func TestErrorConstructors(t *testing.T) {
 		{CredentialRejected(), 502, "credential_rejected", "", true},
 		{NoNodeAvailable(time.Second), 503, "no_node_available", "", false},
 		{Overloaded(time.Second), 503, "overloaded", "", false},
+		{Stopping(time.Second), 503, "stopping", "", false},
+		{Interrupted(time.Second), 503, "interrupted", "", false},
+		{StateUnavailable(time.Second), 503, "state_unavailable", "", false},
+		{NodeLost(), 502, "node_lost", "", false},
 		{QueueTimeout(), 504, "queue_timeout", "", false},
 		{ProviderTimeout(), 504, "provider_timeout", "", false},
 		{Internal(), 500, "internal_error", "", false},
@@ -91,8 +95,13 @@ func TestWriteError(t *testing.T) {
 func TestAnthropicTypes(t *testing.T) {
 	for status, want := range map[int]string{400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
 		413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "timeout_error", 422: "invalid_request_error"} {
-		if got := anthropicType(status); got != want {
+		if got := anthropicType(&Error{Status: status}); got != want {
 			t.Errorf("%d is %s, want %s", status, got, want)
+		}
+	}
+	for _, e := range []*Error{Stopping(time.Second), Interrupted(time.Second), StateUnavailable(time.Second), NodeLost()} {
+		if got := anthropicType(e); got != "api_error" {
+			t.Errorf("%s is %s", e.Code, got)
 		}
 	}
 }

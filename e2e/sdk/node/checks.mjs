@@ -486,7 +486,7 @@ check("broken/node_killed", async () => {
       if (++n === 3) say({ do: "kill-node" });
     }
   });
-  same(e.code, "provider_error");
+  same(e.code, "node_lost");
   return e.message;
 });
 

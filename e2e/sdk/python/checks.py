@@ -614,7 +614,7 @@ def _():
                 say(do="kill-node")
 
     e = raised(openai.APIError, read)
-    same(e.code, "provider_error")
+    same(e.code, "node_lost")
     return e.message
 
 
