@@ -94,6 +94,19 @@ func (f Failure) String() string {
 	return [...]string{"none", "fault", "busy", "full", "readonly", "io", "damaged"}[min(f, failures-1)]
 }
 
+// Reason says in words why the access failed; it names no file. It is empty for FailureNone.
+func (f Failure) Reason() string {
+	return [...]string{
+		"",
+		"its files are at fault",
+		"another process has held the database's lock for too long",
+		"the disk is full",
+		"the file or its disk is read-only",
+		"the disk failed, or the file could not be opened",
+		"the database is damaged",
+	}[min(f, failures-1)]
+}
+
 // Failures are all failures.
 func Failures() (all []Failure) {
 	for f := FailureFault; f < failures; f++ {

@@ -238,7 +238,7 @@ func stateFailure(err error) *failure {
 		return &failure{http.StatusServiceUnavailable, "state_unavailable", "", fault.Error()}
 	}
 	if why := state.FailureOf(err); why != state.FailureNone {
-		return &failure{http.StatusServiceUnavailable, "state_unavailable", "", "the state could not be used (" + why.String() + "); the log has more"}
+		return &failure{http.StatusServiceUnavailable, "state_unavailable", "", "the state could not be used (" + why.String() + "): " + why.Reason() + "; the Edge's log has more"}
 	}
 	return nil
 }
