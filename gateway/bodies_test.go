@@ -157,24 +157,37 @@ func TestBuffersAreCollected(t *testing.T) {
 	b := newBudget(64*mib, 64*mib, time.Minute)
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
 	wg.Go(func() { b.collect(ctx) })
 	share := b.share("a")
-	for i := range 20 {
-		if !b.acquire(ctx, share, 60*mib, 0) {
-			t.Fatalf("body %d has no room", i)
-		}
-		buf := b.buffer(60 * mib)
-		buf[0] = 1
-		runtime.KeepAlive(buf)
-		b.give(share, 60*mib)
+	if !b.acquire(ctx, share, 60*mib, 0) {
+		t.Fatal("an empty budget has no room")
 	}
+	buf := b.buffer(60 * mib)
+	b.give(share, 60*mib) // though buf is still there
+
+	granted := make(chan bool, 1)
+	wg.Go(func() { granted <- b.acquire(ctx, share, 60*mib, 0) })
+	for began := collections(); collections() < began+3 || !b.lacksCollection(); {
+		select {
+		case <-granted:
+			t.Fatal("a second body was let in beside the first one's buffer")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	runtime.KeepAlive(buf)
+	buf = nil
+	if !<-granted {
+		t.Error("when the first one's buffer was collected the second had no room")
+	}
+}
+
+// collections is how often the collector has run.
+func collections() uint32 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
-	if stats.HeapSys > 64*mib*5/2 {
-		t.Errorf("the heap has %d MiB", stats.HeapSys/mib)
-	}
-	stop()
-	wg.Wait()
+	return stats.NumGC
 }
 
 // After any sequence all is given back, and never is more taken than there is.

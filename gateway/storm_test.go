@@ -24,7 +24,7 @@ func TestStormOfLimits(t *testing.T) {
 	files := []string{
 		"advertised_models: serve\nroutes:\n  - model: chat\n    retry: {attempts: 2, on: [unreachable, overloaded, gateway, lost, server_error]}\n    policy: prefix_affinity\n    rename_model: true\n    parameters: {caps: {max_tokens: 64}}\n    groups:\n      - targets: [{node: a, model: m}]\n      - targets: [{node: b, model: m}]\n",
 		"advertised_models: serve\nroutes:\n  - model: chat\n    policy: weighted\n    timeouts: {queue: 100ms, first_byte: 5s}\n    targets: [{node: b, model: m, weight: 3}, {node: a, model: m}]\n",
-		"advertised_models: serve\n",
+		"advertised_models: serve\nroutes: []\n",
 	}
 	e, path := withRoutes(t, files[0])
 	e.client.Transport.(*http.Transport).MaxIdleConnsPerHost = 64
