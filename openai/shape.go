@@ -17,6 +17,7 @@ type shape struct {
 	parts  [maxHoles + 1]span // of last: what is around the holes
 	n      int                // how many parts; 0 while no shape is known
 	misses int                // in a row
+	text   int                // length of the first hole of what matched last; 0 where no shape was needed
 }
 
 const (
@@ -29,6 +30,7 @@ const (
 
 // match reports whether data looks like those that were learned.
 func (s *shape) match(data []byte) bool {
+	s.text = 0
 	if s.n == 0 {
 		return len(data) > 0 && string(data) == string(s.last)
 	}
@@ -45,6 +47,9 @@ func (s *shape) match(data []byte) bool {
 		q := bytes.IndexByte(rest, '"')
 		if q < 0 || (q > 0 && rest[q-1] == '\\') {
 			return false
+		}
+		if i == 0 {
+			s.text = q
 		}
 		rest = rest[q:]
 	}

@@ -99,6 +99,47 @@ func (f *StreamFilter) event(ev, single []byte, size int) verdict {
 	return pass
 }
 
+const (
+	// tokenText is the longest text, in bytes, that an event of one token has: hardly any token is longer.
+	tokenText = 16
+	// shortDelta is the longest event of Responses or Messages of which the text is not looked at.
+	shortDelta = 100
+)
+
+// tokensIn is how many tokens an event with so many bytes of text counts as. Engines send one each; clouds gather several,
+// and a stream that its client cuts off right before the usage must not cost a fraction for that.
+func tokensIn(text int) int {
+	if text <= tokenText {
+		return 1
+	}
+	return text / tokenBytes
+}
+
+// What stands before the text of an event: of Responses, and of Messages one after another. They begin with a letter: a needle
+// that begins with a quote stops at every one.
+var responsesDelta, messagesDelta, messagesType, valueStart = []byte(`delta":"`), []byte(`delta":{`), []byte(`_delta","`), []byte(`":"`)
+
+// deltaTokens is tokensIn for an event of Responses or Messages. In a string their names would have escaped quotes.
+func deltaTokens(data []byte) int {
+	if len(data) <= shortDelta {
+		return 1
+	}
+	_, text, found := bytes.Cut(data, responsesDelta)
+	if !found {
+		_, text, _ = bytes.Cut(data, messagesDelta)
+		_, text, _ = bytes.Cut(text, messagesType)
+		_, text, _ = bytes.Cut(text, valueStart)
+	}
+	n := 0
+	for n < len(text) && text[n] != '"' {
+		if text[n] == '\\' {
+			n++
+		}
+		n++
+	}
+	return tokensIn(n)
+}
+
 // fields reads an event of any number of lines. error is a field that no specification knows.
 func (f *StreamFilter) fields(ev []byte) (data, name, oldError []byte) {
 	if f.events == 0 {
@@ -157,7 +198,7 @@ func cutLine(b []byte) (line, rest []byte) {
 func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 	if len(name) == 0 {
 		if f.dull.match(data) {
-			f.produced++
+			f.produced += tokensIn(f.dull.text)
 			return pass
 		}
 		if !f.telling(data) {
@@ -372,7 +413,7 @@ func (f *StreamFilter) responses(t string, data []byte) {
 		f.typedError(t, data)
 	default:
 		if strings.HasSuffix(t, ".delta") {
-			f.produced++
+			f.produced += deltaTokens(data)
 		}
 	}
 }
@@ -382,7 +423,7 @@ func (f *StreamFilter) messages(t string, data []byte) {
 	case "message_start":
 		f.mergeUsage(member(member(data, "message"), "usage"))
 	case "content_block_delta":
-		f.produced++
+		f.produced += deltaTokens(data)
 	case "message_delta":
 		f.mergeUsage(member(data, "usage"))
 	case "message_stop":
