@@ -78,6 +78,7 @@ type Acceptor struct {
 
 	mu       sync.Mutex
 	sessions map[*NodeSession]bool // guarded by mu; registered and not ended
+	joining  map[string]int        // guarded by mu; connections by account whose registration was not answered yet; without zeros
 	draining bool                  // guarded by mu
 	closed   bool                  // guarded by mu
 }
@@ -104,7 +105,7 @@ func NewAcceptor(cfg AcceptorConfig) (*Acceptor, error) {
 	if cfg.InventoryBytes == 0 {
 		cfg.InventoryBytes = DefaultInventoryBytes
 	}
-	a := &Acceptor{cfg: cfg, budget: newBudget(), inventories: &inventoryBudget{limit: cfg.InventoryBytes, accounts: map[string]int64{}}, sessions: make(map[*NodeSession]bool)}
+	a := &Acceptor{cfg: cfg, budget: newBudget(), inventories: &inventoryBudget{limit: cfg.InventoryBytes, accounts: map[string]int64{}}, sessions: make(map[*NodeSession]bool), joining: make(map[string]int)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a, nil
 }
@@ -131,15 +132,26 @@ func (a *Acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, http.StatusBadRequest, &Refusal{Code: "bad_request", Message: "the subprotocol " + wire.Subprotocol + " is required"})
 		return
 	}
+	if !a.beginJoin(identity.Allowance) {
+		a.wg.Done()
+		a.refuse(w, http.StatusTooManyRequests, &Refusal{
+			Code: "token_limit", RetryAfter: registerTime,
+			Message: "as many connections of this join token or identity as it may have at once wait for their registration",
+		})
+		return
+	}
 	conn, err := acceptConn(w, r)
 	if err != nil {
+		a.endJoin(identity.Allowance)
 		a.wg.Done()
 		a.cfg.Logger.Info("tunnel: upgrade refused", "remote", r.RemoteAddr, "err", err)
 		return
 	}
 	s := &NodeSession{acceptor: a, identity: identity, remote: r.RemoteAddr}
 	go func() {
-		if !s.join(conn) {
+		joined := s.join(conn)
+		a.endJoin(identity.Allowance)
+		if !joined {
 			conn.kill()
 			a.wg.Done()
 			return
@@ -162,6 +174,33 @@ func (a *Acceptor) enter() bool {
 	}
 	a.wg.Add(1)
 	return true
+}
+
+// beginJoin counts a connection that is about to register: who only opens connections, each of which holds a tunnel's place for
+// registerTime, must not take the places of all. False: its account has as many as it may.
+func (a *Acceptor) beginJoin(of *Allowance) bool {
+	if of == nil || of.Joining == 0 {
+		return true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.joining[of.Account] >= of.Joining {
+		return false
+	}
+	a.joining[of.Account]++
+	return true
+}
+
+// endJoin ends what beginJoin began.
+func (a *Acceptor) endJoin(of *Allowance) {
+	if of == nil || of.Joining == 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.joining[of.Account]--; a.joining[of.Account] == 0 {
+		delete(a.joining, of.Account)
+	}
 }
 
 func (a *Acceptor) refuseRequest(w http.ResponseWriter, r *http.Request, err error) {

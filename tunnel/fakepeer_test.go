@@ -160,21 +160,34 @@ func (p *fakePeer) close() {
 // fakeDial opens a connection to an Edge on n, without registering.
 func fakeDial(t testing.TB, n *pipeNet) *fakePeer {
 	t.Helper()
+	p, status := tryDial(t, n)
+	if p == nil {
+		t.Fatalf("the upgrade was refused: %d", status)
+	}
+	return p
+}
+
+// tryDial is fakeDial for an upgrade that may be refused: then it returns the status.
+func tryDial(t testing.TB, n *pipeNet) (*fakePeer, int) {
+	t.Helper()
 	var socket net.Conn
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := n.dial(ctx, network, addr)
 		socket = c
 		return c, err
 	}}
-	ws, _, err := websocket.Dial(context.Background(), "ws://edge.test"+wire.Path, &websocket.DialOptions{
+	ws, resp, err := websocket.Dial(context.Background(), "ws://edge.test"+wire.Path, &websocket.DialOptions{
 		HTTPClient: &http.Client{Transport: transport}, Subprotocols: []string{wire.Subprotocol},
 	})
+	if err != nil && resp != nil {
+		return nil, resp.StatusCode
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := newFakePeer(t, ws)
 	p.socket = socket
-	return p
+	return p, resp.StatusCode
 }
 
 // register registers as name and returns the generation.

@@ -38,6 +38,7 @@ const (
 type Allowance struct {
 	Account        string               // whose sessions share InventoryBytes; empty: the session has a budget of its own
 	InventoryBytes int64                // memory of the inventories of all sessions of the account; 0: DefaultAccountBytes
+	Joining        int                  // connections of the account at once whose registration was not answered yet; 0: any number
 	Models         int                  // in one inventory: more are ignored; 0: as many as the contract allows
 	Model          func(id string) bool // whether it may offer the model: others are ignored; nil: any
 }

@@ -331,3 +331,49 @@ func TestConfigErrors(t *testing.T) {
 		t.Error("CancelError's text")
 	}
 }
+
+// TestSilentConnectionsOfAToken: a token's connections that don't register are bounded, others are let in meanwhile, and each that
+// registers or ends makes room.
+func TestSilentConnectionsOfAToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdgeRig(t, nil)
+		as := func(account string) {
+			e.dir.mu.Lock()
+			e.dir.identity = Identity{TokenID: account, Allowance: &Allowance{Account: account, Joining: 3}}
+			e.dir.mu.Unlock()
+		}
+		as("a")
+		var peers []*fakePeer
+		for i := range 9 {
+			p, status := tryDial(t, e.net)
+			if refused := i >= 3; refused != (p == nil) || refused && status != http.StatusTooManyRequests {
+				t.Fatalf("connection %d: %d", i, status)
+			}
+			if p != nil {
+				peers = append(peers, p)
+			}
+		}
+		as("b")
+		p, _ := e.node("other")
+		peers = append(peers, p)
+		as("a")
+		peers[0].ready("n")
+		<-e.dir.online
+		peers = append(peers, fakeDial(t, e.net))
+		if p, _ := tryDial(t, e.net); p != nil {
+			t.Error("a registered one made room for two")
+		}
+		time.Sleep(registerTime + time.Second)
+		for range 3 {
+			peers = append(peers, fakeDial(t, e.net))
+		}
+		for _, p := range peers {
+			p.close()
+		}
+		time.Sleep(registerTime + time.Second)
+		if n := len(e.acc.joining); n != 0 {
+			t.Errorf("%d accounts are left", n)
+		}
+		e.close()
+	})
+}

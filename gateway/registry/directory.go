@@ -92,7 +92,7 @@ const (
 
 // allowance is what the token lets its Nodes say of themselves.
 func allowance(t *state.JoinToken) *tunnel.Allowance {
-	a := &tunnel.Allowance{Account: "token " + string(t.ID), InventoryBytes: t.MaxInventoryBytes, Models: int(t.MaxModels)}
+	a := &tunnel.Allowance{Account: "token " + string(t.ID), InventoryBytes: t.MaxInventoryBytes, Joining: int(t.MaxSessions), Models: int(t.MaxModels)}
 	if len(t.Models) > 0 {
 		a.Model = t.AllowsModel
 	}

@@ -52,7 +52,7 @@ func (r *Registry) authenticateManaged(req *http.Request) (tunnel.Identity, erro
 	if _, err := r.store.NodeAllowed(req.Context(), nodeOf(peer), serial); err != nil {
 		return tunnel.Identity{}, listRefusal(err, peer)
 	}
-	return tunnel.Identity{Peer: peer.ID.String(), Serial: string(serial), NotAfter: peer.NotAfter(), Proof: peer, Allowance: &tunnel.Allowance{Account: "peer " + peer.ID.String()}}, nil
+	return tunnel.Identity{Peer: peer.ID.String(), Serial: string(serial), NotAfter: peer.NotAfter(), Proof: peer, Allowance: &tunnel.Allowance{Account: "peer " + peer.ID.String(), Joining: managedSessions}}, nil
 }
 
 // nodeOf is the one name that a certificate entitles to.
