@@ -106,9 +106,9 @@ const (
 	shortDelta = 100
 )
 
-// tokensIn is how many tokens an event with so many bytes of text counts as. Engines send one each; clouds gather several,
+// TokensIn returns how many tokens an event with so many bytes of text counts as, at least 1. Engines send one each; clouds gather several,
 // and a stream that its client cuts off right before the usage must not cost a fraction for that.
-func tokensIn(text int) int {
+func TokensIn(text int) int {
 	if text <= tokenText {
 		return 1
 	}
@@ -119,7 +119,7 @@ func tokensIn(text int) int {
 // that begins with a quote stops at every one.
 var responsesDelta, messagesDelta, messagesType, valueStart = []byte(`delta":"`), []byte(`delta":{`), []byte(`_delta","`), []byte(`":"`)
 
-// deltaTokens is tokensIn for an event of Responses or Messages. In a string their names would have escaped quotes.
+// deltaTokens is TokensIn for an event of Responses or Messages. In a string their names would have escaped quotes.
 func deltaTokens(data []byte) int {
 	if len(data) <= shortDelta {
 		return 1
@@ -137,7 +137,7 @@ func deltaTokens(data []byte) int {
 		}
 		n++
 	}
-	return tokensIn(n)
+	return TokensIn(n)
 }
 
 // fields reads an event of any number of lines. error is a field that no specification knows.
@@ -198,7 +198,7 @@ func cutLine(b []byte) (line, rest []byte) {
 func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 	if len(name) == 0 {
 		if f.dull.match(data) {
-			f.produced += tokensIn(f.dull.text)
+			f.produced += TokensIn(f.dull.text)
 			return pass
 		}
 		if !f.telling(data) {

@@ -42,7 +42,7 @@ var block0 = openBlock{number: -1}
 
 func (r *reader) take(e *adapter.ServerEvent) (stop bool, err error) {
 	if piece, ok := r.usual.Match(e.Data); ok {
-		r.Meter.Produced()
+		r.Meter.Produced(len(piece))
 		if r.usualJSON {
 			r.usualAs.Call.Arguments = piece
 		} else {
@@ -165,7 +165,7 @@ func (r *reader) openCall(b []byte) error {
 	r.block.call = r.calls
 	r.block.input = append(r.block.input, openai.Member(b, "input")...)
 	r.calls++
-	r.Meter.Produced()
+	r.Meter.Produced(len(r.block.input))
 	return r.Give(execution.Event{Kind: execution.EventToolCall, Call: c})
 }
 
@@ -188,7 +188,7 @@ func (r *reader) text(kind execution.EventKind, value []byte) error {
 	if len(value) <= 2 || value[0] != '"' {
 		return nil
 	}
-	r.Meter.Produced()
+	r.Meter.Produced(len(value))
 	return r.Give(execution.Event{Kind: kind, Text: adapter.Text(value)})
 }
 
@@ -239,7 +239,7 @@ func (r *reader) piece(data, value []byte, as execution.Event) error {
 	} else {
 		as.Text = adapter.Text(value)
 	}
-	r.Meter.Produced()
+	r.Meter.Produced(len(value))
 	return r.Give(as)
 }
 

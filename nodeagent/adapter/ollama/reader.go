@@ -61,7 +61,7 @@ func readLine(data []byte) (l line) {
 
 func (r *reader) take(data []byte) (stop bool, err error) {
 	if piece, ok := r.usual.Match(data); ok {
-		r.Meter.Produced()
+		r.Meter.Produced(len(piece))
 		r.usualAs.Text = piece
 		return false, r.Emit(&r.usualAs)
 	}
@@ -155,7 +155,7 @@ func (r *reader) text(kind execution.EventKind, value []byte, logprobs json.RawM
 	if (len(value) <= 2 || value[0] != '"') && logprobs == nil {
 		return nil
 	}
-	r.Meter.Produced()
+	r.Meter.Produced(len(value))
 	return r.Give(execution.Event{Kind: kind, Text: adapter.Text(value), Logprobs: logprobs})
 }
 
@@ -182,7 +182,7 @@ func (r *reader) call(data []byte) error {
 		c.Arguments = "{}"
 	}
 	r.calls++
-	r.Meter.Produced()
+	r.Meter.Produced(len(c.Arguments))
 	return r.Give(execution.Event{Kind: execution.EventToolCall, Call: c})
 }
 

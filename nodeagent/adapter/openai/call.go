@@ -116,6 +116,6 @@ func (c *chunkChoice) tellCall(state *choice, k *call, d delta) error {
 	} else if d.piece == "" {
 		return nil
 	}
-	c.r.Meter.Produced()
+	c.r.Meter.Produced(len(out.Arguments))
 	return c.give(execution.Event{Kind: execution.EventToolCall, Call: out})
 }

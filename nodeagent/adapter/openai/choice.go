@@ -190,7 +190,7 @@ func (c *chunkChoice) text(kind execution.EventKind, value []byte, logprobs json
 	if isText && logprobs == nil {
 		c.kind, c.piece = kind, value
 	}
-	c.r.Meter.Produced()
+	c.r.Meter.Produced(len(value))
 	return c.give(execution.Event{Kind: kind, Text: adapter.Text(value), Logprobs: logprobs})
 }
 

@@ -61,7 +61,7 @@ func (r *reader) whole() bool {
 // take reads one event of the stream.
 func (r *reader) take(e *adapter.ServerEvent) (stop bool, err error) {
 	if piece, ok := r.usual.Match(e.Data); ok && e.Name == nil && e.Err == nil {
-		r.Meter.Produced()
+		r.Meter.Produced(len(piece))
 		r.usualAs.Text = piece
 		return false, r.Emit(&r.usualAs)
 	}
