@@ -105,7 +105,7 @@ func NewAcceptor(cfg AcceptorConfig) (*Acceptor, error) {
 	if cfg.InventoryBytes == 0 {
 		cfg.InventoryBytes = DefaultInventoryBytes
 	}
-	a := &Acceptor{cfg: cfg, budget: newBudget(), inventories: &inventoryBudget{limit: cfg.InventoryBytes, accounts: map[string]int64{}}, sessions: make(map[*NodeSession]bool), joining: make(map[string]int)}
+	a := &Acceptor{cfg: cfg, budget: newBudget(), inventories: &inventoryBudget{limit: cfg.InventoryBytes, accounts: map[string]int64{}, paces: map[string]*pace{}}, sessions: make(map[*NodeSession]bool), joining: make(map[string]int)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a, nil
 }

@@ -26,6 +26,9 @@ const (
 	heartbeatBurst, heartbeatPace = 64, time.Second
 	// modelsAPace more models count as one more inventory: admission takes 4 us for each model that is new, holding a lock.
 	modelsAPace = 2048
+	// What the sessions of an account may offer together, in models: so much at once, as when all its Nodes come back, and then
+	// a model each accountPace. One that ends its sessions and opens new ones gains nothing by it.
+	accountModels, accountPace = 32 * maxModels, time.Second / 8192
 
 	// What a session, a provider and a model take beside their texts: here, in the registry and in admission (a place, a
 	// line for each model, their maps). Measured by TestInventoriesStayWithinTheirBudget in gateway.
@@ -53,6 +56,26 @@ type inventoryBudget struct {
 	mu       sync.Mutex
 	used     int64            // guarded by mu
 	accounts map[string]int64 // guarded by mu; without those that use nothing
+	paces    map[string]*pace // guarded by mu; of models, by account: as many as there are join tokens and identities
+}
+
+// offers spends so many models of what an account may offer. False: it has offered too much of late.
+func (b *inventoryBudget) offers(of *Allowance, now time.Time, models int) bool {
+	if of == nil || of.Account == "" {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.paces[of.Account]
+	if p == nil {
+		p = &pace{}
+		b.paces[of.Account] = p
+	}
+	if p.wait(now, accountModels, accountPace) > 0 {
+		return false
+	}
+	p.spent += float64(models)
+	return true
 }
 
 // take charges n bytes to an account. The error says whose budget is used up.
@@ -202,6 +225,9 @@ func (s *NodeSession) pageLocked(id uint64, page *wire.NodeRefresh) error {
 // applyInventoryLocked makes the inventory under way the Node's, in the place of the one before.
 func (s *NodeSession) applyInventoryLocked() error {
 	v := &s.inventory
+	if !s.acceptor.inventories.offers(s.identity.Allowance, s.link.now(), len(v.pending.Models)) {
+		return tooFast("the Nodes of this join token or identity offer models faster than the Edge takes them")
+	}
 	s.acceptor.inventories.give(s.account(), v.cost)
 	v.cost = 0
 	if err := s.chargeLocked(servedBytes * int64(len(v.pending.Models))); err != nil {

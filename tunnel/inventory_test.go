@@ -279,6 +279,37 @@ func TestLargeInventoriesCountForMore(t *testing.T) {
 	})
 }
 
+// TestNewSessionsHaveNoNewPace: a Node that offers many models, leaves and comes back does not have the Edge take them in without
+// an end. Another account is not kept waiting.
+func TestNewSessionsHaveNoNewPace(t *testing.T) {
+	budget := &inventoryBudget{paces: map[string]*pace{}}
+	now, a, b := time.Now(), &Allowance{Account: "a"}, &Allowance{Account: "b"}
+	for i := range accountModels / maxModels {
+		if !budget.offers(a, now, maxModels) {
+			t.Fatalf("inventory %d was refused", i)
+		}
+	}
+	if budget.offers(a, now, 1) || !budget.offers(b, now, 1) || !budget.offers(nil, now, 1) {
+		t.Error("not the account's own bound")
+	}
+	now = now.Add(2 * accountPace)
+	if !budget.offers(a, now, 1) || budget.offers(a, now, maxModels) && budget.offers(a, now, 1) {
+		t.Error("not one model each accountPace")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdgeRig(t, nil)
+		e.dir.identity = Identity{Allowance: a}
+		e.acc.inventories.offers(a, time.Now(), accountModels)
+		p, _ := e.node("n")
+		p.send(wire.TypeRefresh, 0, inventoryPage(1, "m"))
+		if bye := p.goodbye(); bye.Code != "too_fast" || !strings.Contains(bye.Message, "join token") {
+			t.Errorf("goodbye %v", bye)
+		}
+		p.close()
+		e.close()
+	})
+}
+
 func TestHeartbeatsHaveAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEdgeRig(t, nil)
