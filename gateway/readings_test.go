@@ -28,14 +28,16 @@ routes:
 		{"/v1/responses", `"providerOptions":{}`, "provider_options"}, {"/v1/responses", `"background":true`, "background"},
 		{chat, `"deferred":true`, "deferred"}, {chat, `"data_sources":[{"type":"azure_search"}]`, "data_sources"},
 		{chat, `"session_params":{"id":"x"}`, "session_params"}, {chat, `"auto_max_new_tokens":true`, "auto_max_new_tokens"},
-		{chat, `"langfuse_host":"http://evil.example"`, "langfuse_*"}, {chat, `"priority":-9`, "priority"}, {chat, `"aws_region_name":"x"`, "aws_*"},
+		{chat, `"langfuse_host":"http://evil.example"`, "langfuse_*"}, {chat, `"priority":-9`, "priority"},
+		{"/v1/responses", `"tools":[{"type":"web_search"},{"type":"image_generation","model":"gpt-image-1"}]`, "tools.model"},
+		{chat, `"tools":[{"type":"advisor_1","name":"advisor","\u006dodel":"claude-opus"}]`, "tools.model"}, {chat, `"aws_region_name":"x"`, "aws_*"},
 	} {
 		status, _, body := e.post(test.path, `{"model":"chat",`+test.member+`}`)
 		if code, _ := errorOf(t, body); status != 400 || code != "unsupported_parameter" || !strings.Contains(body, fmt.Sprintf(`"param":%q`, test.param)) {
 			t.Errorf("%s: %d %s", test.member, status, body)
 		}
 	}
-	const harmless = `{"model":"open","models":["a","b"],"aws_region_name":"x","fallbacks":null,"background":false}`
+	const harmless = `{"model":"open","models":["a","b"],"aws_region_name":"x","fallbacks":null,"background":false,"tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{"model":{}}}}},{"model":null}]}`
 	if status, _, body := e.post(chat, harmless); status != 200 {
 		t.Fatalf("allowed: %d %s", status, body)
 	}

@@ -201,6 +201,9 @@ func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
 	switch {
 	case f.isText() && raw[0] != 'n':
 		e.texts[f-fieldMessages] = span{i, end}
+		if f == fieldTools {
+			p.lookAtTools(raw)
+		}
 	case f.isCount():
 		return end, p.takeCount(f, raw)
 	case f.isLength():

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 )
@@ -13,7 +14,7 @@ var steeringNames = [...]string{
 	// Other models. OpenRouter, LiteLLM, Bifrost, Vercel, Anthropic, Groq, Together, LM Studio, MLX.
 	"models", "fallbacks", "fallback", "route", "preset", "plugins", "context_window_fallbacks", "content_policy_fallbacks",
 	"context_window_fallback_dict", "model_list", "model_group", "router_settings_override", "prompt_id", "compound_custom",
-	"safety_model", "draft_model",
+	"safety_model", "draft_model", toolsModel,
 	// Other weights on the model. SGLang, vLLM, llama.cpp, Workers AI, TGI, LoRAX, MLX, Together.
 	"lora", "lora_path", "lora_request", "adapter_id", "adapter_source", "adapters", "image_loras",
 	// Other hosts. OpenRouter, LiteLLM, LocalAI, SGLang, vLLM, TensorRT-LLM, Dynamo, Azure.
@@ -43,6 +44,23 @@ var steeringNames = [...]string{
 
 // steeringPrefixes is how many of them end with '*'.
 const steeringPrefixes = 11
+
+// toolsModel is the model of a hosted tool, with which OpenAI draws images and Anthropic asks an adviser.
+const toolsModel = "tools.model"
+
+var toolsModelBit = slices.Index(steeringNames[:], toolsModel)
+
+// lookAtTools notes a hosted tool that names a model of its own. What lies deeper in a tool is the schema of its arguments.
+func (p *envelopeParser) lookAtTools(tools []byte) {
+	for el := arrayElements(tools); el.next(); {
+		for m := objectMembers(el.val); m.next(); {
+			_, match := matches(m.key, bytes.IndexByte(m.key, '\\') >= 0, "model")
+			if match && !is(m.val, 'n') && !is(m.val, 'f') {
+				p.e.steering.add(toolsModelBit)
+			}
+		}
+	}
+}
 
 // steeringSet holds a bit for each of steeringNames.
 type steeringSet [2]uint64
