@@ -371,9 +371,11 @@ func TestSilentConnectionsOfAToken(t *testing.T) {
 			p.close()
 		}
 		time.Sleep(registerTime + time.Second)
+		e.close()
+		e.acc.mu.Lock()
+		defer e.acc.mu.Unlock()
 		if n := len(e.acc.joining); n != 0 {
 			t.Errorf("%d accounts are left", n)
 		}
-		e.close()
 	})
 }
