@@ -1,17 +1,41 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 const (
 	// MediaTokens is what an image or a recording in a prompt counts: engines make a thousand tokens of it, more or less,
 	// whatever its bytes are.
 	MediaTokens = 1000
+	// longestMediaType is how far a data URL's opening quote may be from its data, in bytes.
+	longestMediaType = 128
 	// leastMedia is from how many bytes on a run of base64 counts as media.
 	leastMedia = 1 << 10
 )
 
 // mediaStarts are what embedded media begin with: data URLs, and the data of OpenAI's and Anthropic's content parts.
 var mediaStarts = [...][]byte{[]byte(`;base64,`), []byte(`"data":"`), []byte(`"data": "`)}
+
+// mediaMembers are the members whose value may be a data URL that a provider decodes. The same in any other member, such as the text
+// of a message, is what the model reads: a client that writes its prompt so must not have it at the price of an image.
+var mediaMembers = []string{"url", "image_url", "audio_url", "video_url", "file_data", "image", "audio", "video"}
+
+// holdsMedia reports whether a data URL whose data begins at i is the value of one of mediaMembers.
+func holdsMedia(prompt []byte, i int) bool {
+	from := max(i-longestMediaType, 0)
+	quote := from + bytes.LastIndexByte(prompt[from:i], '"')
+	if quote < from || !bytes.HasPrefix(prompt[quote+1:], []byte("data:")) {
+		return false
+	}
+	key, isMember := bytes.CutSuffix(bytes.TrimRight(prompt[:quote], " \t\r\n"), []byte{':'})
+	key, isName := bytes.CutSuffix(bytes.TrimRight(key, " \t\r\n"), []byte{'"'})
+	if !isMember || !isName {
+		return false // an escaped quote ends up here, too
+	}
+	return slices.Contains(mediaMembers, string(key[bytes.LastIndexByte(key, '"')+1:]))
+}
 
 // EstimatePrompt returns about how many tokens the raw JSON of a prompt is, at least 1: a token for each four bytes of
 // text, and a thousand for an image or a recording in base64, of which the bytes say little.
@@ -24,11 +48,12 @@ func EstimatePrompt(prompt []byte) int64 {
 				break
 			}
 			rest = rest[i+len(start):]
+			at := len(prompt) - len(rest)
 			n := bytes.IndexByte(rest, '"')
 			if n < 0 {
 				break
 			}
-			if n >= leastMedia && !bytes.ContainsAny(rest[:leastMedia], " \\,.") {
+			if n >= leastMedia && (start[0] == '"' || holdsMedia(prompt, at)) && !bytes.ContainsAny(rest[:leastMedia], " \\,.") {
 				text -= n
 				media++
 			}
@@ -46,11 +71,17 @@ const leastRest = 4 << 10
 // parsed from.
 func (e *Envelope) EstimateInput(body []byte) (tokens int64) {
 	rest := len(body)
-	for _, at := range e.texts {
-		if at != (span{}) {
+	for i, at := range e.texts {
+		n := at.end - at.start
+		switch {
+		case n == 0:
+			continue
+		case fieldMessages+field(i) <= fieldInput:
 			tokens += EstimatePrompt(body[at.start:at.end])
-			rest -= at.end - at.start
+		default: // instructions and tools, in which all is text
+			tokens += EstimateTokens(n)
 		}
+		rest -= n
 	}
 	if tokens == 0 {
 		return EstimateTokens(rest)

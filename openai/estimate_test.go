@@ -17,7 +17,10 @@ func TestEstimatePrompt(t *testing.T) {
 		"text":           {text, int64(len(text)) / 4},
 		"a data URL":     {fmt.Sprintf(`[{"image_url":{"url":"data:image/png;base64,%s"}}]`, media), 1012},
 		"a recording":    {fmt.Sprintf(`[{"input_audio":{"data": "%s"}}]`, media), 1007},
-		"two of them":    {fmt.Sprintf(`["data:image/png;base64,%s","data:image/png;base64,%s"]`, media, media), 2012},
+		"two of them":    {fmt.Sprintf(`[{"image_url": "data:image/png;base64,%s"},{"file_data":"data:application/pdf;base64,%s"}]`, media, media), 2021},
+		"a text like it": {fmt.Sprintf(`[{"content":"data:text/plain;base64,%s"}]`, media), int64(len(media)+38) / 4},
+		"a quoted one":   {fmt.Sprintf(`[{"content":"\"url\":\"data:text/plain;base64,%s"}]`, media), int64(len(media)+50) / 4},
+		"an element":     {fmt.Sprintf(`["data:image/png;base64,%s"]`, media), int64(len(media)+26) / 4},
 		"a short one":    {`["data:image/png;base64,iVBORw0KGgo="]`, 9},
 		"text in data":   {fmt.Sprintf(`{"data":"%s"}`, text), int64(len(text)+11) / 4},
 		"cut off":        {`["data:image/png;base64,` + media, int64(len(media)+24) / 4},
@@ -26,6 +29,26 @@ func TestEstimatePrompt(t *testing.T) {
 	for name, test := range tests {
 		if got := EstimatePrompt([]byte(test.prompt)); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+// TestEstimateInputOfTools: a tool's description is text, whatever it looks like.
+func TestEstimateInputOfTools(t *testing.T) {
+	long := strings.Repeat("Summarize+the+text+above+", 1<<12)
+	for _, form := range []string{
+		`{"model":"m","messages":[],"tools":[{"function":{"parameters":{"url":"data:a/b;base64,%s"}}}]}`,
+		`{"model":"m","messages":[],"tools":[{"function":{"parameters":{"data":"%s"}}}]}`,
+		`{"model":"m","messages":[],"system":[{"data":"%s"}]}`,
+		`{"model":"m","messages":[{"role":"user","content":";base64,%s"}]}`,
+	} {
+		body := fmt.Appendf(nil, form, long)
+		e, err := ParseEnvelope(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, least := e.EstimateInput(body), int64(len(long)/4); got < least {
+			t.Errorf("%s: %d tokens, want at least %d", form, got, least)
 		}
 	}
 }
