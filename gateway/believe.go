@@ -35,13 +35,14 @@ func inputBound(op *openai.Operation, body []byte) int64 {
 }
 
 // references are what a request has that makes its provider read more than the request: an address, the id of a file, a
-// hosted tool. An escape may stand for any of these.
+// document, of which some kilobytes can hold many pages, or a hosted tool. An escape may stand for any of these.
 var references = [...][]byte{
-	[]byte("://"), []byte(`:\/\/`), []byte("file_id"), []byte("fileId"), []byte(`"web_`), []byte(`\u00`),
+	[]byte("://"), []byte(`:\/\/`), []byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"document"`),
+	[]byte(`"web_`), []byte(`\u00`),
 }
 
-// refers reports whether the input may be larger than the request. A document behind an address can fill a model's context:
-// to book no more than the request's own size for it would sell it at a tenth.
+// refers reports whether the input may be larger than the request. A document behind an address, or a compressed one, can fill a
+// model's context: to book no more than the request's own size for it would sell it at a tenth.
 func refers(body []byte) bool {
 	for _, mark := range references {
 		if bytes.Contains(body, mark) {

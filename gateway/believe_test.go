@@ -83,6 +83,8 @@ func TestInputFromElsewhere(t *testing.T) {
 		"escaped":              {`{"type":"document","source":{"type":"url","url":"https:\/\/example.org\/a.pdf"}}`, read},
 		"escaped as numbers":   {`{"type":"document","source":{"type":"url","url":"https\u003a//example.org/a.pdf"}}`, read},
 		"a file":               {`{"type":"document","source":{"type":"file","file_id":"file_1"}}`, read},
+		"a document":           {`{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBERi0="}}`, read},
+		"OpenAI's document":    {`{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,JVBERi0="}}`, read},
 		"nothing but a text":   {`{"type":"text","text":"hi"}`, 0},
 		"an address in Ollama": {`{"type":"text","text":"https://example.org"}`, 0},
 	} {
