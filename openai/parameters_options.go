@@ -30,10 +30,14 @@ func (e *Envelope) planOptions(body []byte, op Operation, defaults []ParameterDe
 		defaults []ParameterDefault
 		caps     []ParameterCap
 	}
+	whole := "" // the route's default for the options themselves
 	for _, d := range defaults {
-		if isOption(d.Name) {
+		switch {
+		case d.Name == optionsMember:
+			whole = d.Value
+		case isOption(d.Name):
 			inside.defaults = append(inside.defaults, d)
-		} else {
+		default:
 			outside.defaults = append(outside.defaults, d)
 		}
 	}
@@ -44,8 +48,12 @@ func (e *Envelope) planOptions(body []byte, op Operation, defaults []ParameterDe
 			outside.caps = append(outside.caps, c)
 		}
 	}
+	alone := len(inside.defaults)+len(inside.caps) == 0
+	if alone && whole != "" {
+		outside.defaults = append(outside.defaults, ParameterDefault{optionsMember, whole})
+	}
 	splices, err := e.planMembers(body, op, outside.defaults, outside.caps)
-	if err != nil || len(inside.defaults)+len(inside.caps) == 0 {
+	if err != nil || alone {
 		return splices, err
 	}
 	p := planner{e: e, body: body, op: op, list: []parameter{{name: optionsMember}}}
@@ -53,15 +61,22 @@ func (e *Envelope) planOptions(body []byte, op Operation, defaults []ParameterDe
 		return nil, err
 	}
 	op.MaxTokens = optionLength
-	edits, err := e.planInside(body, p.list[0].at, op, inside.defaults, inside.caps)
+	edits, err := e.planInside(body, p.list[0].at, whole, op, inside.defaults, inside.caps)
 	return append(splices, edits...), err
 }
 
-// planInside plans the members of the options at that place of the body, which may be nowhere.
-func (e *Envelope) planInside(body []byte, at span, op Operation, defaults []ParameterDefault, caps []ParameterCap) ([]splice, *Error) {
+// planInside plans the members of the options at that place of the body, which may be nowhere: then those of whole, the route's
+// default, if it has one.
+func (e *Envelope) planInside(body []byte, at span, whole string, op Operation, defaults []ParameterDefault, caps []ParameterCap) ([]splice, *Error) {
 	absent := at == span{} || body[at.start] == 'n'
 	within, of := Envelope{open: 1, empty: true}, []byte("{}")
 	switch {
+	case absent && whole != "":
+		of = bytes.TrimSpace([]byte(whole))
+		if !wellFormed(of) || !is(of, '{') {
+			return nil, Internal()
+		}
+		within.empty = len(bytes.TrimSpace(of[1:len(of)-1])) == 0
 	case absent:
 	case body[at.start] != '{':
 		return nil, InvalidRequest(optionsMember, "options must be an object")
@@ -75,6 +90,13 @@ func (e *Envelope) planInside(body []byte, at span, op Operation, defaults []Par
 			err.Param, err.Message = optionsMember+"."+err.Param, optionsMember+"."+err.Message
 		}
 		return nil, err
+	}
+	if absent && whole != "" {
+		of = within.Rewrite(of, RewriteSpec{Edits: Edits{planned}})
+		if at != (span{}) {
+			return []splice{{span: at, with: of}}, nil
+		}
+		return []splice{e.insert(append([]byte(`"options":`), of...))}, nil
 	}
 	var members []byte
 	var splices []splice

@@ -305,3 +305,27 @@ func checkCapped(t *testing.T, name string, before, after json.RawMessage, body,
 		t.Fatalf("%s was under its cap and changed: %q became %q", name, body, out)
 	}
 }
+
+// TestPlanDefaultOptions: a default for Ollama's options as a whole, and a cap of what lies in them, are one member.
+func TestPlanDefaultOptions(t *testing.T) {
+	defaults := []ParameterDefault{{"options", `{ "num_ctx":5, "num_predict":900 }`}, {"seed", "7"}}
+	caps := []ParameterCap{{MaxTokensParameter, 100}}
+	const put = `{"seed":7, "num_ctx":5, "num_predict":100 }`
+	for body, want := range map[string]string{
+		`{"model":"m"}`:                       `{"options":` + put + `,"model":"m"}`,
+		`{"model":"m","options":null}`:        `{"model":"m","options":` + put + `}`,
+		`{"model":"m","options":{"top_k":1}}`: `{"model":"m","options":{"seed":7,"num_predict":100,"top_k":1}}`,
+	} {
+		e, err := ParseEnvelope([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		edits, err := e.Plan([]byte(body), OpOllamaChat, defaults, caps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(e.Rewrite([]byte(body), RewriteSpec{Edits: edits})); got != want {
+			t.Errorf("%s:\n got %s\nwant %s", body, got, want)
+		}
+	}
+}
