@@ -20,7 +20,7 @@ routes:
     targets: [{model: m}]
     parameters: {allow: [models, aws_*]}
 `)
-	sent := make(chan sentRun, 1)
+	sent := make(chan sentRun, 32) // room for all, if they passed
 	e.addNode("n1", 4, capturing(sent, answerJSON(200, `{}`)), "m")
 	for _, test := range []struct{ path, member, param string }{
 		{chat, `"models":["gpt-5"]`, "models"}, {chat, `"fallbacks":["gpt-5"]`, "fallbacks"}, {chat, `"api_base":"http://evil.example"`, "api_base"},
@@ -30,6 +30,7 @@ routes:
 		{chat, `"session_params":{"id":"x"}`, "session_params"}, {chat, `"auto_max_new_tokens":true`, "auto_max_new_tokens"},
 		{chat, `"langfuse_host":"http://evil.example"`, "langfuse_*"}, {chat, `"priority":-9`, "priority"},
 		{"/v1/responses", `"tools":[{"type":"web_search"},{"type":"image_generation","model":"gpt-image-1"}]`, "tools.model"},
+		{chat, `"tools":[{"type":"openrouter:image_generation","parameters":{"model":"gpt-image-1"}}]`, "tools.model"},
 		{chat, `"tools":[{"type":"advisor_1","name":"advisor","\u006dodel":"claude-opus"}]`, "tools.model"}, {chat, `"aws_region_name":"x"`, "aws_*"},
 	} {
 		status, _, body := e.post(test.path, `{"model":"chat",`+test.member+`}`)

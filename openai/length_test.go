@@ -159,6 +159,7 @@ func TestHarmlessMembers(t *testing.T) {
 		`{"model":"m","options":["a"],"metadata":"x"}`,
 		`{"model":"m","sessionId":"s","promptCacheKey":"k","userId":"u","chat_id":"c","parallel_tool_calls":true,"service_tier":"auto"}`,
 		`{"model":"m","tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{"model":{},"Model":{},"n":{},"\ud83d\ude00":{}}}}}]}`,
+		`{"model":"m","tools":[{"type":"function","name":"f","parameters":{"properties":{"model":{"type":"string"}},"model":{"type":"string"}}}]}`,
 		`{"model":"m","messages":[{"content":"\ud83d","content":"\u0000"}]}`,
 	} {
 		e, err := ParseEnvelope([]byte(body))

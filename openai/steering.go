@@ -45,21 +45,36 @@ var steeringNames = [...]string{
 // steeringPrefixes is how many of them end with '*'.
 const steeringPrefixes = 11
 
-// toolsModel is the model of a hosted tool, with which OpenAI draws images and Anthropic asks an adviser.
+// toolsModel is the model of a hosted tool, with which OpenAI draws images and Anthropic asks an adviser. OpenRouter's tools have it
+// among their parameters.
 const toolsModel = "tools.model"
 
 var toolsModelBit = slices.Index(steeringNames[:], toolsModel)
 
-// lookAtTools notes a hosted tool that names a model of its own. What lies deeper in a tool is the schema of its arguments.
+// lookAtTools notes a hosted tool that names a model of its own. What lies deeper in a tool is the schema of its arguments, in which
+// a member model of the parameters themselves would be no keyword, and never a text.
 func (p *envelopeParser) lookAtTools(tools []byte) {
 	for el := arrayElements(tools); el.next(); {
 		for m := objectMembers(el.val); m.next(); {
-			_, match := matches(m.key, bytes.IndexByte(m.key, '\\') >= 0, "model")
-			if match && !is(m.val, 'n') && !is(m.val, 'f') {
+			if isNamed(m.key, "model") && !is(m.val, 'n') && !is(m.val, 'f') {
 				p.e.steering.add(toolsModelBit)
+			}
+			if !isNamed(m.key, "parameters") {
+				continue
+			}
+			for m := objectMembers(m.val); m.next(); {
+				if isNamed(m.key, "model") && is(m.val, '"') {
+					p.e.steering.add(toolsModelBit)
+				}
 			}
 		}
 	}
+}
+
+// isNamed reports whether some reader could take a member's name for this one.
+func isNamed(key []byte, name string) bool {
+	_, match := matches(key, bytes.IndexByte(key, '\\') >= 0, name)
+	return match
 }
 
 // steeringSet holds a bit for each of steeringNames.
