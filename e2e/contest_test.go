@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestTwoNodesOfOneName: a second process of a Node's name, under load, cuts no run and is told so, as is the first one.
+// TestTwoNodesOfOneName: a second process of a Node's name, under load, cuts no run, and both processes log it.
 // When the first is killed the second has the name within seconds.
 //
 // Before, each took the name from the other up to six times a minute, and the runs were cut.

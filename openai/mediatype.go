@@ -11,7 +11,7 @@ const (
 	typeForm = "multipart/form-data"
 )
 
-// typeURLEncoded is what curl -d declares unless it is told otherwise.
+// typeURLEncoded is what curl -d declares by default.
 const typeURLEncoded = "application/x-www-form-urlencoded"
 
 // RequestBodyType says how the body of a request to op is read: as JSON, or as the multipart form that the boundary
@@ -94,7 +94,7 @@ func (op *Operation) otherType(fault string) *Error {
 	}
 	hint := ""
 	if op.JSON && fault == "is "+typeURLEncoded {
-		hint = "; curl -d sends that type unless it is told otherwise: add -H 'Content-Type: application/json'"
+		hint = "; curl -d sends that type by default: add -H 'Content-Type: application/json'"
 	}
 	e := UnsupportedMediaType(want)
 	e.Message = fmt.Sprintf("The request's Content-Type %s; send %s%s.", fault, want, hint)

@@ -15,7 +15,7 @@ import (
 // logLevels are the values of the settings IOP_EDGE_LOG and IOP_NODE_LOG.
 var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 
-// serverLog is the log of a command that serves until it is told to stop.
+// serverLog is the log of a command that serves until a signal stops it.
 type serverLog struct {
 	*slog.Logger
 	out *gateway.LogWriter // whole lines that are not the logger's
