@@ -36,8 +36,8 @@ func (f *formFault) Error() string {
 
 // fieldNames is what pages call the fields whose names differ in the API.
 var fieldNames = map[string]string{
-	"routes": "Models", "rpm": "Requests a minute", "tpm": "Tokens a minute", "concurrency": "Requests at once",
-	"monthly_tokens": "Tokens a month", "expires": "Last day", "node": "Name of the Node", "actor": "Who", "key": "Key id",
+	"routes": "Models", "rpm": "Requests per minute", "tpm": "Tokens per minute", "concurrency": "Concurrent requests",
+	"monthly_tokens": "Tokens per month", "expires": "Expires", "node": "Node name", "actor": "Who", "key": "Key id",
 }
 
 // fieldName is what the page calls a field.
@@ -128,7 +128,7 @@ func (f *form) day(name string) *time.Time {
 	}
 	t, err := time.Parse(time.DateOnly, text)
 	if err != nil {
-		f.fail(name, "must be a day such as 2027-03-31")
+		f.fail(name, "must be a date such as 2027-03-31")
 		return nil
 	}
 	t = t.Add(24 * time.Hour)

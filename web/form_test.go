@@ -34,7 +34,7 @@ func TestFormsThatAreNone(t *testing.T) {
 func TestEachWrongFieldIsNamed(t *testing.T) {
 	r := newRig(t).signIn()
 	got := r.post("/admin/keys", url.Values{"name": {"typed"}, "rpm": {"many"}, "tpm": {"99999999999999999999"}, "expires": {"soon"}})
-	wantIn(t, got, http.StatusUnprocessableEntity, "Requests a minute: must be a whole number", "Tokens a minute: the number is too large", "Last day: must be a day",
+	wantIn(t, got, http.StatusUnprocessableEntity, "Requests per minute: must be a whole number", "Tokens per minute: the number is too large", "Expires: must be a date",
 		`value="typed"`, `value="many"`, `value="soon"`)
 	if marked := strings.Count(got.body, `aria-invalid="true"`); marked != 3 {
 		t.Errorf("%d fields are marked, want 3", marked)
@@ -49,7 +49,7 @@ func TestEachWrongFieldIsNamed(t *testing.T) {
 	got = r.post("/admin/slots", url.Values{"name": {"no spaces"}, "profile": {"p"}, "value": {"v"}})
 	wantIn(t, got, http.StatusUnprocessableEntity, `value="no spaces" aria-invalid="true"`)
 	got = r.post("/admin/join-tokens", url.Values{"node": {"no spaces"}})
-	wantIn(t, got, http.StatusUnprocessableEntity, `value="no spaces" aria-invalid="true"`, "Field: Name of the Node")
+	wantIn(t, got, http.StatusUnprocessableEntity, `value="no spaces" aria-invalid="true"`, "Field: Node name")
 }
 
 // TestKeyForm changes keys as a browser does: with all fields, and what they showed.
@@ -124,7 +124,7 @@ func TestSessionThatEnded(t *testing.T) {
 	if to := got.header.Get("Location"); to != "/admin/sign-in?next=%2Fadmin%2Fkeys&unsent=1" {
 		t.Fatalf("a form: to %q", to)
 	}
-	wantIn(t, r.get(got.header.Get("Location")), http.StatusOK, "what you sent was not done", `name="next" value="/admin/keys"`)
+	wantIn(t, r.get(got.header.Get("Location")), http.StatusOK, "your change was not applied", `name="next" value="/admin/keys"`)
 	if keys, err := r.store.Keys(t.Context()); err != nil || len(keys) != 0 {
 		t.Errorf("%d keys, %v", len(keys), err)
 	}

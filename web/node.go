@@ -142,14 +142,14 @@ func transportRows(t *admin.NodeTransport) []transportRow {
 	}
 	since := func(ms int64) string { return span(time.Duration(ms) * time.Millisecond) }
 	rows := []transportRow{
-		row("Session up", func(v *admin.Transport) string { return since(v.UptimeMS) }),
+		row("Session uptime", func(v *admin.Transport) string { return since(v.UptimeMS) }),
 		row("Heartbeat round trip", func(v *admin.Transport) string { return milliseconds(v.HeartbeatRTTMS) }),
-		row("Heartbeat answered", func(v *admin.Transport) string { return since(v.LastAckAgeMS) + " ago" }),
+		row("Last heartbeat reply", func(v *admin.Transport) string { return since(v.LastAckAgeMS) + " ago" }),
 		row("Draining", func(v *admin.Transport) string { return map[bool]string{true: "yes", false: "no"}[v.Draining] }),
-		row("Runs open", func(v *admin.Transport) string { return count(v.OpenRuns) }),
-		row("Runs stalled", func(v *admin.Transport) string { return count(v.StalledRuns) }),
+		row("Open runs", func(v *admin.Transport) string { return count(v.OpenRuns) }),
+		row("Stalled runs", func(v *admin.Transport) string { return count(v.StalledRuns) }),
 		row("Queued", func(v *admin.Transport) string { return byteCount(int64(v.QueuedBytes)) }),
-		row("In flight of the window", func(v *admin.Transport) string {
+		row("Window in use", func(v *admin.Transport) string {
 			return byteCount(int64(v.SessionInFlight)) + " of " + byteCount(int64(v.SessionWindow))
 		}),
 		row("Frames sent, received", func(v *admin.Transport) string { return count(v.FramesSent) + ", " + count(v.FramesReceived) }),
@@ -158,10 +158,10 @@ func transportRows(t *admin.NodeTransport) []transportRow {
 		}),
 	}
 	if of := t.AtNode.Reconnects; of != nil {
-		rows = append(rows, transportRow{"Sessions before this one", "", count(*of)})
+		rows = append(rows, transportRow{"Previous sessions", "", count(*of)})
 	}
 	if of := t.AtNode.ProcessUptimeMS; of != nil {
-		rows = append(rows, transportRow{"Process up", "", since(*of)})
+		rows = append(rows, transportRow{"Process uptime", "", since(*of)})
 	}
 	return rows
 }

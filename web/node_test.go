@@ -139,7 +139,7 @@ func TestNodePage(t *testing.T) {
 	client, address := open(t, edge)
 	page := fetch(t, client, http.MethodGet, address, nil)
 	wants(t, page, "heartbeat_timeout", "1 h 30 min", "192.0.2.1:7", "ollama 0.12.6", "<code>warm</code> <span class=\"badge good\">loaded</span>", "<code>cold</code>",
-		"unknown engine", "1 of 4 places", "ollama_chat", ">unknown<", "Runs stalled", "1.0 MiB", "Sessions before this one",
+		"unknown engine", "1 of 4 in use", "ollama_chat", ">unknown<", "Stalled runs", "1.0 MiB", "Previous sessions",
 		`data-pull="pulls-0"`, `/nodes/n1?ollama=o"`, `/ollama?provider=o"`, "pull.js")
 	if strings.Contains(page.body, `value="v"`) {
 		t.Error("a provider that is no Ollama can be told to pull")
@@ -159,7 +159,7 @@ func TestNodePage(t *testing.T) {
 	t.Run("a Node that is gone", func(t *testing.T) {
 		gone, address := open(t, &nodeEdge{offline: true})
 		page := fetch(t, gone, http.MethodGet, address, nil)
-		wants(t, page, "It is not connected", "iop node --edge", "heartbeat_timeout", "1 h 30 min")
+		wants(t, page, "Not connected", "iop node --edge", "heartbeat_timeout", "1 h 30 min")
 		if strings.Contains(page.body, "Drain<") || strings.Contains(page.body, "data-pull") {
 			t.Error("what needs the Node is offered")
 		}
@@ -170,7 +170,7 @@ func TestOllamaModels(t *testing.T) {
 	edge := &nodeEdge{deleted: make(chan string, 1)}
 	client, address := open(t, edge)
 	page := fetch(t, client, http.MethodGet, address+"/ollama?provider=o", nil, "Hx-Request", "true")
-	wants(t, page, "warm:8b", "4.6 GiB", "1.0 GiB of video memory", "cold:1b", `data-confirm="Delete cold:1b`)
+	wants(t, page, "warm:8b", "4.6 GiB", "1.0 GiB of VRAM", "cold:1b", `data-confirm="Delete cold:1b`)
 	got := fetch(t, client, http.MethodPost, address+"/ollama/delete", url.Values{"provider": {"o"}, "model": {"cold:1b"}})
 	if got.status != http.StatusSeeOther || got.header.Get("Location") != "/admin/nodes/n1?done=model-deleted" {
 		t.Errorf("%d %v", got.status, got.header)

@@ -77,7 +77,7 @@ func (c *console) ollamaList(r *http.Request, data *ollamaData, operation string
 		Models []ollamaModel `json:"models"`
 	}
 	if err := json.Unmarshal(result.Result, &list); err != nil {
-		return &apiError{http.StatusBadGateway, admin.ErrorBody{Message: "The provider's list of models is none of Ollama's: " + err.Error()}}
+		return &apiError{http.StatusBadGateway, admin.ErrorBody{Message: "The provider's model list is not in Ollama's format: " + err.Error()}}
 	}
 	*into = list.Models
 	return nil
@@ -183,7 +183,7 @@ func (p *pullEnd) fault() string {
 	case err == nil && last.Error != "":
 		return "The model was not pulled: " + last.Error
 	case err != nil || last.Status != "success":
-		return "The model was not pulled: the provider's progress ended early. The same again goes on from there."
+		return "The model was not pulled: the provider's progress ended early. Pull it again to continue where it stopped."
 	}
 	return ""
 }

@@ -60,7 +60,7 @@ func (p *pages) part(w http.ResponseWriter, name, part string, data any) {
 func (p *pages) write(w http.ResponseWriter, status int, name, part string, data any) {
 	var buf bytes.Buffer
 	if err := p.byName[name].ExecuteTemplate(&buf, part, data); err != nil {
-		http.Error(w, "The page could not be made: "+err.Error(), http.StatusInternalServerError)
+		http.Error(w, "Could not render the page: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -78,7 +78,7 @@ func (c *console) handle(serve func(http.ResponseWriter, *http.Request) error) h
 		if err == nil {
 			return
 		}
-		status, fault := http.StatusInternalServerError, fault{Message: "An internal error occurred; the log has it."}
+		status, fault := http.StatusInternalServerError, fault{Message: "Internal error. The Edge's log has the details."}
 		if refused, ok := errors.AsType[*apiError](err); ok {
 			status, fault.Message, fault.Code = refused.Status, refused.Body.Message, refused.Body.Code
 		} else {
@@ -96,5 +96,5 @@ func (c *console) handle(serve func(http.ResponseWriter, *http.Request) error) h
 type fault struct{ Message, Code string }
 
 func (c *console) notFound(w http.ResponseWriter, r *http.Request) {
-	c.pages.show(w, r, http.StatusNotFound, "fault", fault{Message: "There is no page here.", Code: "not_found"})
+	c.pages.show(w, r, http.StatusNotFound, "fault", fault{Message: "Page not found.", Code: "not_found"})
 }

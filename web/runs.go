@@ -63,7 +63,7 @@ type runData struct {
 	Run     admin.Run
 	Steps   []step
 	Total   float64 // milliseconds
-	Rate    float64 // tokens a second, once it began to answer; 0: unknown
+	Rate    float64 // tokens per second, once it began to answer; 0: unknown
 	Outcome string
 }
 
@@ -104,10 +104,10 @@ func (d *runData) timeline(now time.Time) {
 	}
 	first := run.TTFBMS
 	if first == 0 {
-		d.add("Waiting for the first byte", queued, d.Total, live)
+		d.add("Waiting for first byte", queued, d.Total, live)
 		return
 	}
-	d.add("To the first byte", queued, first, false)
+	d.add("Until first byte", queued, first, false)
 	d.add("Streaming", first, d.Total, live)
 	if run.Usage != nil && d.Total > first {
 		d.Rate = float64(run.Usage.Output) / (d.Total - first) * 1000

@@ -51,7 +51,7 @@ func TestMoreRuns(t *testing.T) {
 			if !strings.Contains(page, fmt.Sprintf(">run_%d.<", min(there, 100)-1)) || strings.Contains(page, ">run_100.<") {
 				t.Errorf("of %d runs (part: %v) not the newest hundred are shown", there, part)
 			}
-			if said := strings.Contains(page, "The newest 100 are shown"); said != (there > 100) {
+			if said := strings.Contains(page, "Showing the newest 100 runs"); said != (there > 100) {
 				t.Errorf("of %d runs (part: %v): more is said: %v", there, part, said)
 			}
 		}

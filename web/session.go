@@ -169,12 +169,12 @@ func (c *console) signIn(w http.ResponseWriter, r *http.Request) {
 
 // refuseSignIn answers a wrong token.
 func (c *console) refuseSignIn(w http.ResponseWriter, r *http.Request, next string) {
-	status, fault := http.StatusUnauthorized, "That is not the admin token."
+	status, fault := http.StatusUnauthorized, "Wrong admin token."
 	if c.parts.Wrong != nil {
 		if wait := c.parts.Wrong(r); wait > 0 {
 			seconds := strconv.Itoa(int(wait / time.Second))
 			w.Header().Set("Retry-After", seconds)
-			status, fault = http.StatusTooManyRequests, "That is not the admin token, and too many wrong ones came from your address. Try again in "+seconds+" s."
+			status, fault = http.StatusTooManyRequests, "Wrong admin token, and too many failed attempts from your address. Try again in "+seconds+" s."
 		}
 	}
 	c.pages.show(w, r, status, "signin", signIn{Fault: fault, Next: next})

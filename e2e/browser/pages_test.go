@@ -186,11 +186,11 @@ const swaps = `window.swaps = 0; document.addEventListener("htmx:afterSettle", (
 // keyboard goes through pages with the Tab key alone.
 func (s *story) keyboard(t *testing.T) {
 	for path, wanted := range map[string][]string{
-		"/admin/":            {"Skip to the content", "IOP", "Overview", "Nodes", "Audit", "Sign out", "gpu-1"},
-		"/admin/nodes":       {"Skip to the content", "gpu-1", "Name of the Node", "Make a join token", "Join tokens (2)"},
-		"/admin/nodes/gpu-1": {"Drain", "Which paths they have", "Transport, from both ends", "Model to pull", "Pull", "Delete llama3.2"},
+		"/admin/":            {"Skip to content", "IOP", "Overview", "Nodes", "Audit", "Sign out", "gpu-1"},
+		"/admin/nodes":       {"Skip to content", "gpu-1", "Node name", "Create a join token", "Join tokens (2)"},
+		"/admin/nodes/gpu-1": {"Drain", "Supported operations", "Transport, measured at both ends", "Model to pull", "Pull", "Delete llama3.2"},
 		"/admin/keys":        {"New key", "alice " + harm},
-		"/admin/slots":       {"openai-main", "Name", "Profile", "Value", "Set the slot"},
+		"/admin/slots":       {"openai-main", "Name", "Profile", "Value", "Create the slot"},
 		"/admin/playground":  {"Model", "Message", "Send", "New conversation", "Raw events of the last answer"},
 	} {
 		s.open(path)

@@ -103,7 +103,7 @@ func (s *story) signsIn(t *testing.T) {
 	s.allow("status of 401") // the browser tells of the refusal
 	s.fill("#token", "adm-iop_wrong")
 	s.submit("main button")
-	s.shows("That is not the admin token.")
+	s.shows("Wrong admin token.")
 	s.looksAtThis(t, "sign-in-refused")
 	s.until("who hears the page knows what is wrong", "document.querySelector('#token').getAttribute('aria-invalid') === 'true' && document.querySelector('[role=alert]')")
 	s.fill("#token", s.token)
@@ -215,7 +215,7 @@ func ask(model, orders string) openai.ChatCompletionNewParams {
 // watchesRun has the page of the runs open while an SDK starts a stream, looks into that, and cancels it.
 func (s *story) watchesRun(t *testing.T) {
 	s.open("/admin/runs")
-	s.shows("No run is to be shown")
+	s.shows("No runs to show")
 	same := s.stays()
 	ctx := t.Context()
 	client := s.client()
@@ -233,7 +233,7 @@ func (s *story) watchesRun(t *testing.T) {
 	s.until("the run is in the table", "document.querySelector('#live tbody tr')?.innerText.includes('active')")
 	same()
 	s.leaves(func() { s.press("#live tbody th a") })
-	s.until("it streams", "document.querySelector('#live').innerText.includes('Streaming, now')")
+	s.until("it streams", "document.querySelector('#live').innerText.includes('Streaming (now)')")
 	same = s.stays()
 	bytes := `[...document.querySelectorAll("dt")].find((e) => e.textContent === "Bytes to the client").nextElementSibling.textContent`
 	before := s.text(bytes)
@@ -262,7 +262,7 @@ func (s *story) drains(t *testing.T) {
 	s.open("/admin/nodes")
 	s.leaves(func() { s.run(chromedp.Click(chromedp.CSS("#node-gpu-1 th a"))) })
 	s.submit("#drain")
-	s.shows("The Node gets no new runs")
+	s.shows("The Node is draining")
 	s.until("it is drained", "document.querySelector('#live .tiles').innerText.includes('drained')")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -284,7 +284,7 @@ func (s *story) drains(t *testing.T) {
 		}
 	})
 	s.submit("#resume")
-	s.shows("The Node gets runs again")
+	s.shows("The Node was resumed")
 	s.until("it is online", "document.querySelector('#live .tiles').innerText.includes('online') && document.querySelector('#drain')")
 	cancel()
 	<-answered
@@ -347,7 +347,7 @@ func (s *story) pulls(t *testing.T) {
 	s.until("the pull is under way", "document.querySelector('#pulls-1 progress')?.max > 1e9")
 	s.looksAtThis(t, "pull")
 	s.press("#pulls-1 button")
-	s.shows("The pull is ended")
+	s.shows("Pull cancelled")
 	eventually(t, "the pull ends at the Ollama", func() bool { return slices.Equal(s.pullsAt(), []string{"cancelled"}) })
 	s.press("#pulls-1 button")
 	s.until("its card can be put away", "!document.querySelector('#pulls-1').children.length")
@@ -390,13 +390,13 @@ func (s *story) rotates(t *testing.T) {
 	s.fill("form[action='/admin/slots'] input[name=name]", "openai-main")
 	s.fill("form[action='/admin/slots'] input[name=value]", firstSecret)
 	s.submit("form[action='/admin/slots'] button")
-	s.shows("The slot has its value")
+	s.shows("The slot was saved")
 	revision := `document.querySelector("#slot-openai-main .num").textContent`
 	first := s.text(revision)
 	s.press("#change-openai-main summary")
 	s.fill("#change-openai-main input[name=value]", secondSecret)
 	s.submit("#change-openai-main form[action$=rotate] button")
-	s.shows("The slot has its new value.")
+	s.shows("The slot was rotated to the new value.")
 	s.looksAtThis(t, "slot-rotated")
 	if second := s.text(revision); second == first {
 		t.Errorf("the revision stays %s", second)
@@ -466,7 +466,7 @@ func (s *story) nodeGoes(t *testing.T) {
 	s.open("/admin/nodes/gpu-1")
 	same := s.stays()
 	s.node.stop()
-	s.shows("It is not connected")
+	s.shows("Not connected")
 	s.node = s.start("node again", "node", "--edge", "ws"+strings.TrimPrefix(s.public, "http")+"/tunnel/v1", "--join-token", s.join, "--name", "gpu-1",
 		"--provider", "sim="+s.sim, "--provider", "ollama="+s.ollama, "--provider", "slow="+s.slow, "--labels", "site=lab")
 	s.until("it is back", "document.querySelector('#live .tiles').innerText.includes('online')")
@@ -493,7 +493,7 @@ func (s *story) inTheOpen(t *testing.T) {
 	s.mu.Unlock()
 	s.allow("Cross-Origin-Opener-Policy header has been ignored") // what the browser says of any page in the open
 	s.open("/admin/sign-in")
-	s.shows("over that your browser keeps no session")
+	s.shows("your browser won't keep the session cookie")
 	s.looksAtThis(t, "in-the-open")
 	s.fill("#token", s.token)
 	s.submit("main button")

@@ -33,7 +33,7 @@
     const data = new FormData(form), body = { model: data.get("model"), stream: true, stream_options: { include_usage: true } };
     const system = data.get("system").trim(), tools = data.get("tools").trim();
     if (tools) {
-      try { body.tools = JSON.parse(tools); } catch (e) { throw new Error("Tools: not JSON: " + e.message); }
+      try { body.tools = JSON.parse(tools); } catch (e) { throw new Error("Tools: not valid JSON: " + e.message); }
     }
     if (data.get("max_tokens")) body.max_tokens = Number(data.get("max_tokens"));
     if (data.get("temperature")) {
@@ -125,7 +125,7 @@
     let queued = 0, done = false, failed = false;
     try {
       const reply = await fetch("/admin/playground/chat", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal: abort.signal });
-      if (reply.redirected) throw new Error("Your session has ended, and nothing was sent. Sign in in another tab, and send it again here.");
+      if (reply.redirected) throw new Error("Your session expired, and nothing was sent. Sign in using another tab, then send it again here.");
       queued = Number(reply.headers.get("x-iop-queue-ms") || 0);
       if (!reply.ok) {
         const text = await reply.text();
@@ -140,7 +140,7 @@
         if (event) got.take(JSON.parse(event));
         state.textContent = "Answering …";
       }
-      if (!done) throw new Error("the answer ended before its end");
+      if (!done) throw new Error("the stream ended early");
     } catch (e) {
       failed = true;
       if (e.name === "AbortError") got.box.append(make("div", "facts-line", "stopped"));
@@ -152,7 +152,7 @@
       const said = { role: "assistant", content: text };
       if (calls.length) said.tool_calls = calls.map((c) => ({ id: c.id, type: "function", function: { name: c.name, arguments: c.arguments } }));
       messages.push(said);
-      if (calls.length) messages.push(...calls.map((c) => ({ role: "tool", tool_call_id: c.id, content: "(no tool is connected in the playground)" })));
+      if (calls.length) messages.push(...calls.map((c) => ({ role: "tool", tool_call_id: c.id, content: "(the playground has no tools)" })));
     }
     // What was not answered can be sent again, unless the conversation was ended or something else is typed already.
     if (failed && got.box.isConnected && !form.elements.prompt.value) form.elements.prompt.value = prompt;

@@ -12,7 +12,7 @@
 
   // One pull as it is shown. say is read out by screen readers, and so changes with what goes on, not with each byte.
   function card(host, model, cancel) {
-    const box = make("section", "card"), say = make("p", "", "Asking …"), bar = make("progress"), far = make("p", "dim", ""), row = make("div", "row");
+    const box = make("section", "card"), say = make("p", "", "Starting …"), bar = make("progress"), far = make("p", "dim", ""), row = make("div", "row");
     box.setAttribute("aria-label", "Pull of " + model);
     say.setAttribute("role", "status");
     bar.setAttribute("aria-label", "Progress of the pull of " + model);
@@ -60,7 +60,7 @@
       if (done) break;
       const got = (rest + value).split("\n");
       rest = got.pop();
-      if (rest.length > maxLine) throw new Error("what the provider answers is no progress of Ollama's");
+      if (rest.length > maxLine) throw new Error("the provider's answer is not pull progress in Ollama's format");
       for (const line of got) if (line.trim()) yield JSON.parse(line);
     }
     if (rest.trim()) yield JSON.parse(rest);
@@ -73,7 +73,7 @@
     let last = "";
     try {
       const reply = await fetch(form.action, { method: "POST", body: data, headers: { "Accept": "application/x-ndjson" }, signal: abort.signal });
-      if (reply.redirected) throw new Error("your session has ended. Sign in in another tab, and pull again here.");
+      if (reply.redirected) throw new Error("your session expired. Sign in using another tab, then pull again here.");
       if (!reply.ok) {
         const text = await reply.text();
         let message = "status " + reply.status;
@@ -85,11 +85,11 @@
         last = progress.status;
         shown.line(progress);
       }
-      if (last !== "success") throw new Error("the provider's progress ended early; the same again goes on from there");
-      shown.end(model + " is there.", false);
+      if (last !== "success") throw new Error("the provider's progress ended early; pull it again to continue where it stopped");
+      shown.end(model + " was pulled.", false);
       document.body.dispatchEvent(new Event("pulled"));
     } catch (e) {
-      if (e.name === "AbortError") shown.end("The pull is ended. The same again goes on from there.", false);
+      if (e.name === "AbortError") shown.end("Pull cancelled. Pull it again to continue where it stopped.", false);
       else {
         shown.end(model + " was not pulled: " + e.message, true);
         if (!form.elements.model.value) form.elements.model.value = model;
