@@ -26,19 +26,24 @@ const (
 )
 
 // inputBound is how many tokens of input a request can be.
-func inputBound(op *openai.Operation, body []byte) int64 {
+func inputBound(op *openai.Operation, env *openai.Envelope, body []byte) int64 {
 	beyond, own := int64(inputBeyond), inputPerByte*int64(len(body))
-	if op.ID == openai.OpResponses || (op.ID == openai.OpChatCompletions || op.ID == openai.OpMessages) && own < contextMost && refers(body) {
+	if op.ID == openai.OpResponses || readsTools(op.ID) && own < contextMost && (env.ReadsMore() || refers(body)) {
 		beyond = contextMost
 	}
 	return min(beyond+own, state.MaxRunTokens)
 }
 
-// references are what a request has that makes its provider read more than the request: an address, the id of a file, a
-// document, of which some kilobytes can hold many pages, or a hosted tool. An escape may stand for any of these.
+// readsTools reports whether providers take addresses, documents and tools of their own for an operation.
+func readsTools(op openai.OpID) bool {
+	return op == openai.OpChatCompletions || op == openai.OpCompletions || op == openai.OpMessages
+}
+
+// references are what a request's content has that makes its provider read more than the request: an address, the id of a file,
+// or a document, of which some kilobytes can hold many pages. An escape may stand for any of these.
 var references = [...][]byte{
 	[]byte("://"), []byte(`:\/\/`), []byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"document"`),
-	[]byte(`"web_`), []byte(`\u00`),
+	[]byte(`\u00`),
 }
 
 // refers reports whether the input may be larger than the request. A document behind an address, or a compressed one, can fill a

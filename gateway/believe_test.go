@@ -79,14 +79,15 @@ func TestInputFromElsewhere(t *testing.T) {
 		body string
 		want int64
 	}{
-		"an address":           {`{"type":"document","source":{"type":"url","url":"https://example.org/a.pdf"}}`, read},
-		"escaped":              {`{"type":"document","source":{"type":"url","url":"https:\/\/example.org\/a.pdf"}}`, read},
-		"escaped as numbers":   {`{"type":"document","source":{"type":"url","url":"https\u003a//example.org/a.pdf"}}`, read},
-		"a file":               {`{"type":"document","source":{"type":"file","file_id":"file_1"}}`, read},
-		"a document":           {`{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBERi0="}}`, read},
-		"OpenAI's document":    {`{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,JVBERi0="}}`, read},
-		"nothing but a text":   {`{"type":"text","text":"hi"}`, 0},
-		"an address in Ollama": {`{"type":"text","text":"https://example.org"}`, 0},
+		"a tool of the provider's": {`{"type":"tool_addition","tool":{"type":"tool_definition","definition":{"type":"code_execution_20250825"}}}`, read},
+		"an address":               {`{"type":"document","source":{"type":"url","url":"https://example.org/a.pdf"}}`, read},
+		"escaped":                  {`{"type":"document","source":{"type":"url","url":"https:\/\/example.org\/a.pdf"}}`, read},
+		"escaped as numbers":       {`{"type":"document","source":{"type":"url","url":"https\u003a//example.org/a.pdf"}}`, read},
+		"a file":                   {`{"type":"document","source":{"type":"file","file_id":"file_1"}}`, read},
+		"a document":               {`{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBERi0="}}`, read},
+		"OpenAI's document":        {`{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,JVBERi0="}}`, read},
+		"nothing but a text":       {`{"type":"text","text":"hi"}`, 0},
+		"an address in Ollama":     {`{"type":"text","text":"https://example.org"}`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEdge(t, nil)
@@ -108,6 +109,31 @@ func TestInputFromElsewhere(t *testing.T) {
 				t.Errorf("booked are %d of %d, want %d", got, read, want)
 			}
 		})
+	}
+}
+
+// TestInputOfTools: what a provider's own tools and searches read is booked, by whatever name they are asked for.
+func TestInputOfTools(t *testing.T) {
+	const read = 900_000
+	for _, member := range []string{
+		`"tools":[{"type":"code_execution_20250825","name":"x"}]`, `"tools":[{"type":"file_search"}]`, `"tools":[{"type":"mcp"}]`, `"tools":[{"google_search":{}}]`,
+		`"search_parameters":{"mode":"auto"}`, `"enable_search":true`, `"mcp_servers":[{}]`, `"not_known_yet":1`,
+		``, `"tools":[{"type":"function","function":{"name":"f"}}],"temperature":1`,
+	} {
+		e := newEdge(t, nil)
+		e.addNode("n1", 1, uses(read, 3), "m")
+		body := strings.TrimSuffix(`{"model":"m","messages":[],`+member, ",") + "}"
+		if status, _, answer := e.post(chat, body); status != 200 {
+			t.Fatalf("%s: %d %s", member, status, answer)
+		}
+		e.idle()
+		want := int64(read)
+		if member == "" || strings.Contains(member, "temperature") {
+			want = 1<<16 + 8*int64(len(body))
+		}
+		if got := e.records()[0].Usage.Input; got != want {
+			t.Errorf("%s: booked are %d of %d, want %d", member, got, read, want)
+		}
 	}
 }
 

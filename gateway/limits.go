@@ -22,7 +22,7 @@ func (x *exchange) estimate() {
 		x.input = x.env.EstimateInput(x.body)
 	}
 	x.input = min(x.input, state.MaxRunTokens)
-	x.inputMost = inputBound(x.op, x.body)
+	x.inputMost = inputBound(x.op, &x.env, x.body)
 	var most int64
 	if x.op.Stream != openai.StreamNone && x.op.Stream != openai.StreamMedia {
 		x.output = x.stats.output.expected()

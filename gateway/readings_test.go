@@ -31,7 +31,11 @@ routes:
 		{chat, `"langfuse_host":"http://evil.example"`, "langfuse_*"}, {chat, `"priority":-9`, "priority"},
 		{"/v1/responses", `"tools":[{"type":"web_search"},{"type":"image_generation","model":"gpt-image-1"}]`, "tools.model"},
 		{chat, `"tools":[{"type":"openrouter:image_generation","parameters":{"model":"gpt-image-1"}}]`, "tools.model"},
-		{chat, `"tools":[{"type":"advisor_1","name":"advisor","\u006dodel":"claude-opus"}]`, "tools.model"}, {chat, `"aws_region_name":"x"`, "aws_*"},
+		{chat, `"tools":[{"type":"advisor_1","name":"advisor","\u006dodel":"claude-opus"}]`, "tools.model"},
+		{"/v1/responses", `"moderation":{"model":"omni-moderation-latest"}`, "*model"}, {"/v1/embeddings", `"options":{"draft":{"model_id":"big"}}`, "*model"},
+		{"/v1/responses", `"input":[{"type":"additional_tools","tools":[{"type":"image_generation","model":"gpt-image-2"}]}]`, "tools.model"},
+		{chat, `"messages":[{"role":"system","content":[{"type":"tool_addition","tool":{"definition":{"model":"claude-opus"}}}]}]`, "tools.model"},
+		{chat, `"aws_region_name":"x"`, "aws_*"},
 	} {
 		status, _, body := e.post(test.path, `{"model":"chat",`+test.member+`}`)
 		if code, _ := errorOf(t, body); status != 400 || code != "unsupported_parameter" || !strings.Contains(body, fmt.Sprintf(`"param":%q`, test.param)) {

@@ -46,6 +46,8 @@ type Envelope struct {
 	optionsOpen  int  // offset after the opening brace of stream_options, 0 if it is no object
 	optionsEmpty bool
 	seen         uint64                               // bit per field below fieldSteering
+	hosted       bool                                 // see ReadsMore
+	otherModel   string                               // the name of the first member that anyModel stands for
 	steering     steeringSet                          // the names of steeringNames that are there, and neither null nor false
 	texts        [fieldTools - fieldMessages + 1]span // of what is read before the answer, by field; null is absent
 	metaSession  span                                 // the value of metadata.session_id
@@ -128,7 +130,7 @@ func (p *envelopeParser) parse() *Error {
 			if !isASCII(p.b[start+1:end-1], p.escaped) {
 				return InvalidRequest("", fmt.Sprintf("the name of a member may have ASCII characters only (at byte %d)", start))
 			}
-			i = p.value(val, 1)
+			i = p.other(p.b[start+1:end-1], p.escaped, val)
 		} else if i, err = p.take(f, exact, val); err != nil {
 			return err
 		}
@@ -176,11 +178,11 @@ func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
 	case fieldStreamOptions:
 		return p.takeStreamOptions(i)
 	case fieldOptions:
-		return p.takeNested(i, optionLength, p.takeOptionLength)
+		return p.takeNested(i, optionLength, true, p.takeOptionLength)
 	case fieldMetadata:
-		return p.takeNested(i, "session_id", p.takeMetaSession)
+		return p.takeNested(i, "session_id", false, p.takeMetaSession)
 	}
-	end := p.value(i, 1)
+	end := p.scanField(f, i)
 	if end < 0 {
 		return -1, nil
 	}
@@ -201,15 +203,39 @@ func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
 	switch {
 	case f.isText() && raw[0] != 'n':
 		e.texts[f-fieldMessages] = span{i, end}
-		if f == fieldTools {
-			p.lookAtTools(raw)
-		}
 	case f.isCount():
 		return end, p.takeCount(f, raw)
 	case f.isLength():
 		return end, takeLength(f.String(), raw, &e.lengths[f-fieldMaxTokens])
 	}
 	return end, nil
+}
+
+// scanField scans the value at i of a field, and returns the offset after it.
+func (p *envelopeParser) scanField(f field, i int) int {
+	switch {
+	case f == fieldTools:
+		return p.tools(i, 1)
+	case f.isText():
+		return p.content(i, 1, 0)
+	}
+	return p.value(i, 1)
+}
+
+// other scans the value at i of a member that is none of the fields.
+func (p *envelopeParser) other(key []byte, escaped bool, i int) int {
+	if contents[string(key)] {
+		return p.value(i, 1)
+	}
+	if i < len(p.b) && p.b[i] != 'n' && p.b[i] != 'f' && !plainMembers[string(key)] {
+		p.e.hosted = true
+	}
+	return p.watchMember(key, escaped, i, 1, watched{bit: anyModelBit})
+}
+
+// contents are the members beside the fields that hold what the client has written or was given, in any shape.
+var contents = map[string]bool{
+	"documents": true, "query": true, "texts": true, "prediction": true, "logit_bias": true, "context": true, "client_metadata": true,
 }
 
 // takeSteering notes that a member of steeringNames is there. Its spelling is as good as any other.
@@ -222,8 +248,8 @@ func (p *envelopeParser) takeSteering(f field, i int) (int, *Error) {
 }
 
 // takeNested reads an object at i of which one member is known, and returns the offset after it (-1: malformed). The
-// member may be there once, in its exact spelling. Any other value means nothing here.
-func (p *envelopeParser) takeNested(i int, name string, take func(exact bool, at span) *Error) (int, *Error) {
+// member may be there once, in its exact spelling. Any other value means nothing here. watch: the others are no content.
+func (p *envelopeParser) takeNested(i int, name string, watch bool, take func(exact bool, at span) *Error) (int, *Error) {
 	if i >= len(p.b) || p.b[i] != '{' {
 		return p.value(i, 1), nil
 	}
@@ -237,7 +263,12 @@ func (p *envelopeParser) takeNested(i int, name string, take func(exact bool, at
 			return -1, nil
 		}
 		exact, match := matches(p.b[start+1:end-1], p.escaped, name)
-		if i = p.value(val, 2); i < 0 {
+		if watch {
+			i = p.watchMember(p.b[start+1:end-1], p.escaped, val, 2, watched{bit: anyModelBit})
+		} else {
+			i = p.value(val, 2)
+		}
+		if i < 0 {
 			return -1, nil
 		}
 		if match {
@@ -369,7 +400,7 @@ func (p *envelopeParser) takeStreamOptions(i int) (int, *Error) {
 		k := p.space(i + 1)
 		e.optionsEmpty = k < len(p.b) && p.b[k] == '}'
 	}
-	end, err := p.takeNested(i, "include_usage", p.takeIncludeUsage)
+	end, err := p.takeNested(i, "include_usage", true, p.takeIncludeUsage)
 	if err != nil || end < 0 {
 		return end, err
 	}

@@ -238,6 +238,7 @@ func FuzzEnvelope(f *testing.F) {
 		`{"n_predict":5,"max_output_tokens":9999,"prompt":"x"}`, `{"temperature":"1"}`, `{"Top_K":1}`,
 		"{\"mo\xffdel\":1}", `{"mod\ud800el":1}`, `{"n":"2"}`, `{"n":2.0,"best_of":1e1}`, `{"max_tokens":0.5,"max_completion_tokens":-0.0}`,
 		`{"options":{"num_predict":1,"num_predict":2}}`, `{"metadata":{"session_id":"a"}}`, `{"models":["x"],"Models":null}`, `{"aws_x":1}`,
+		`{"moderation":{"model":"x","a":[[]]}}`, `{"messages":[{"content":[{"tools":[{"type":"x","m\u006fdel":"y"}]},1]},2]}`, `{"tools":{"properties":{"model":{}}},"options":{"a":{"b":[1]}}}`,
 		`{"max_tokens":null,"max_completion_tokens":7}`, `{"maxTokens":1}`, `{"prompt":[[1,2],["a"]]}`, `{"user":"\ud800"}`,
 	} {
 		f.Add([]byte(s))

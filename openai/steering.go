@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // steeringNames are the root members with which a known gateway, cloud or engine behind a Node can be made to run another
@@ -14,7 +15,7 @@ var steeringNames = [...]string{
 	// Other models. OpenRouter, LiteLLM, Bifrost, Vercel, Anthropic, Groq, Together, LM Studio, MLX.
 	"models", "fallbacks", "fallback", "route", "preset", "plugins", "context_window_fallbacks", "content_policy_fallbacks",
 	"context_window_fallback_dict", "model_list", "model_group", "router_settings_override", "prompt_id", "compound_custom",
-	"safety_model", "draft_model", toolsModel,
+	"safety_model", "draft_model", toolsModel, anyModel,
 	// Other weights on the model. SGLang, vLLM, llama.cpp, Workers AI, TGI, LoRAX, MLX, Together.
 	"lora", "lora_path", "lora_request", "adapter_id", "adapter_source", "adapters", "image_loras",
 	// Other hosts. OpenRouter, LiteLLM, LocalAI, SGLang, vLLM, TensorRT-LLM, Dynamo, Azure.
@@ -49,27 +50,10 @@ const steeringPrefixes = 11
 // among their parameters.
 const toolsModel = "tools.model"
 
-var toolsModelBit = slices.Index(steeringNames[:], toolsModel)
-
-// lookAtTools notes a hosted tool that names a model of its own. What lies deeper in a tool is the schema of its arguments, in which
-// a member model of the parameters themselves would be no keyword, and never a text.
-func (p *envelopeParser) lookAtTools(tools []byte) {
-	for el := arrayElements(tools); el.next(); {
-		for m := objectMembers(el.val); m.next(); {
-			if isNamed(m.key, "model") && !is(m.val, 'n') && !is(m.val, 'f') {
-				p.e.steering.add(toolsModelBit)
-			}
-			if !isNamed(m.key, "parameters") {
-				continue
-			}
-			for m := objectMembers(m.val); m.next(); {
-				if isNamed(m.key, "model") && is(m.val, '"') {
-					p.e.steering.add(toolsModelBit)
-				}
-			}
-		}
-	}
-}
+var (
+	toolsModelBit = slices.Index(steeringNames[:], toolsModel)
+	anyModelBit   = slices.Index(steeringNames[:], anyModel)
+)
 
 // isNamed reports whether some reader could take a member's name for this one.
 func isNamed(key []byte, name string) bool {
@@ -95,7 +79,7 @@ func steeringPrefix(folded []byte) field {
 }
 
 // SteeringMembers returns a copy of the names of the members that are refused unless a route allows them; one that ends with '*'
-// stands for all that begin so.
+// stands for all that begin so, "*model" for all that end in model, models, model_id and the like, at any depth.
 func SteeringMembers() []string { return slices.Clone(steeringNames[:]) }
 
 // CheckSteering refuses a request with a member of [SteeringMembers], unless the name is among the allowed. A member that is
@@ -109,7 +93,7 @@ func (e *Envelope) CheckSteering(allowed []string) error {
 		if !e.steering.has(i) || slices.Contains(allowed, name) {
 			continue
 		}
-		return steeringError(name)
+		return steeringError(name, e.otherModel)
 	}
 	return nil
 }
@@ -118,18 +102,26 @@ func (e *Envelope) CheckSteering(allowed []string) error {
 func (f *Form) CheckSteering(allowed []string) error {
 	for i := range f.parts {
 		part := &f.parts[i]
-		base, _ := cutIndices(part.name)
-		field, _ := fieldOf([]byte(foldName(base)), false)
-		if field >= fieldSteering && (part.file || len(part.content) > 0) && !slices.Contains(allowed, field.String()) {
-			return steeringError(field.String())
+		base, indices := cutIndices(part.name)
+		named, _ := fieldOf([]byte(foldName(base)), false)
+		if named < fieldSteering && (named == fieldNone && namesModel([]byte(base), false) || namesModel([]byte(strings.TrimRight(indices, "[]")), false)) {
+			named = fieldSteering + field(anyModelBit)
+		}
+		if named >= fieldSteering && (part.file || len(part.content) > 0) && !slices.Contains(allowed, named.String()) {
+			return steeringError(named.String(), part.name)
 		}
 	}
 	return nil
 }
 
-func steeringError(name string) *Error {
+// steeringError refuses a member of steeringNames; at is the client's name of it where the name is anyModel.
+func steeringError(name, at string) *Error {
+	what := name
+	if name == anyModel {
+		what = fmt.Sprintf("A second member that names a model (%q)", at)
+	}
 	e := InvalidRequest(name, fmt.Sprintf("%s is not passed on: with it a provider may use another model, host or credential than this "+
-		"gateway chose, or pass over its limits or other callers. Its operator can allow it for a route.", name))
+		"gateway chose, or pass over its limits or other callers. Its operator can allow it for a route.", what))
 	e.Code = "unsupported_parameter"
 	return e
 }
