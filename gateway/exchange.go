@@ -43,7 +43,7 @@ type exchange struct {
 	requestID string
 	key       *state.Key
 	env       openai.Envelope
-	routed    string // the model's name by which the route was found: env.Model, or that with or without Ollama's tag
+	routed    string // the model's name that counts: env.Model, or Ollama's other spelling of it (routeFor)
 	session   string // the client's session_id; empty for none
 	events    bool   // the client wants an event stream
 	withhold  bool   // it gets no usage-only event, as it did not ask for one
@@ -272,7 +272,11 @@ func (x *exchange) admit() (*admission.Ticket, *verdict) {
 		return nil, x.notPermitted(e)
 	}
 	if err != nil {
-		return nil, admitVerdict(x.env.Model, x.op, err)
+		v := admitVerdict(x.env.Model, x.op, err)
+		if errors.Is(err, admission.ErrUnknownModel) {
+			x.s.suggest(v.problem, x.key, x.fam, x.env.Model)
+		}
+		return nil, v
 	}
 	return ticket, nil
 }

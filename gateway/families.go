@@ -1,14 +1,11 @@
 package gateway
 
 import (
-	"net/http"
-	"strings"
-
 	"iop/gateway/admission"
 	"iop/openai"
 	"iop/openai/anthropic"
 	"iop/openai/ollama"
-	"iop/state"
+	"net/http"
 )
 
 // kindLines is the content type of Ollama's streams.
@@ -65,42 +62,6 @@ func (x *exchange) echoesSession() bool {
 		}
 	}
 	return true
-}
-
-// latest is the tag that Ollama's names have where they have none.
-const latest = ":latest"
-
-// otherSpelling is Ollama's other name of the same model, with its tag or without it; empty if there is none.
-func otherSpelling(model string) string {
-	if name, ok := strings.CutSuffix(model, latest); ok {
-		return name
-	}
-	if strings.Contains(model[strings.LastIndexByte(model, '/')+1:], ":") {
-		return ""
-	}
-	return model + latest
-}
-
-// routedName is the name by which a model is looked for. On Ollama's paths a name without a tag and the same one with
-// the tag "latest" are one model: what is served counts, then what is known, and of two what the client wrote.
-func (s *Server) routedName(fam openai.Family, key *state.Key, model string) string {
-	if fam != openai.FamilyOllama || model == "" {
-		return model
-	}
-	other := otherSpelling(model)
-	if other == "" {
-		return model
-	}
-	for _, name := range [...]string{model, other} {
-		if r := s.routing.table.Load().Resolve(name); r != nil && mayUse(key, r, name) && s.adm.Serves(r) {
-			return name
-		}
-	}
-	r := s.routing.table.Load().Resolve(model)
-	if o := s.routing.table.Load().Resolve(other); o != nil && mayUse(key, o, other) && s.adm.Knows(o) && (r == nil || !s.adm.Knows(r)) {
-		return other
-	}
-	return model
 }
 
 // inShape reports whether a provider's error, which passes on OpenAI's paths, is one of the family's own.

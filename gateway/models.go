@@ -66,24 +66,35 @@ const routeOwner = "iop"
 func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, id string) {
 	fam := familyOfRequest(r)
 	key, e := s.authenticate(r, fam)
+	var m *openai.Model
 	if e == nil {
-		_, e = s.routeFor(key, id)
+		m, e = s.modelFor(key, fam, id)
 	}
 	if e != nil {
 		s.answer(w, r, e)
 		return
 	}
-	list := s.modelsFor(key)
-	i, ok := slices.BinarySearchFunc(list, id, func(m openai.Model, id string) int { return cmp.Compare(m.ID, id) })
-	if !ok {
-		s.answer(w, r, openai.ModelNotFound(id))
-		return
-	}
-	body := openai.AppendModel(nil, list[i])
+	body := openai.AppendModel(nil, *m)
 	if fam == openai.FamilyAnthropic {
-		body = anthropic.AppendModel(nil, &list[i])
+		body = anthropic.AppendModel(nil, m)
 	}
 	writeJSON(w, fam, body)
+}
+
+// modelFor is the entry of the list of models that a client's name means.
+func (s *Server) modelFor(key *state.Key, fam openai.Family, id string) (*openai.Model, *openai.Error) {
+	name, _, e := s.routeFor(key, fam, id)
+	if e != nil {
+		return nil, e
+	}
+	list := s.modelsFor(key)
+	i, ok := slices.BinarySearchFunc(list, name, func(m openai.Model, id string) int { return cmp.Compare(m.ID, id) })
+	if !ok {
+		e = openai.ModelNotFound(id)
+		s.suggest(e, key, fam, id)
+		return nil, e
+	}
+	return &list[i], nil
 }
 
 func modelOf(m *tunnel.ModelInfo) openai.Model {

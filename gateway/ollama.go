@@ -202,16 +202,11 @@ func (s *Server) ollamaShow(w http.ResponseWriter, r *http.Request, key *state.K
 	if name == "" {
 		return nil, openai.ModelRequired()
 	}
-	name = s.routedName(openai.FamilyOllama, key, name)
-	if _, e := s.routeFor(key, name); e != nil {
+	m, e := s.modelFor(key, openai.FamilyOllama, name)
+	if e != nil {
 		return nil, e
 	}
-	for _, m := range s.modelsFor(key) {
-		if m.ID == name {
-			return s.showModel(&m), nil
-		}
-	}
-	return nil, openai.ModelNotFound(name)
+	return s.showModel(m), nil
 }
 
 func (s *Server) showModel(m *openai.Model) []byte {

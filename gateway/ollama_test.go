@@ -222,7 +222,7 @@ func TestTagsOfModels(t *testing.T) {
 		{"/api/chat", "org/plain:latest", "org/plain as org/plain:latest"},
 		{"/api/chat", "sized:7b", "sized:7b as "},
 		{"/api/chat", "sized", ""},
-		{"/v1/chat/completions", "tagged", ""},
+		{"/v1/chat/completions", "tagged", "tagged:latest as tagged"},
 	} {
 		status, _, answer := e.post(tt.path, `{"model":"`+tt.model+`","messages":[]}`)
 		if tt.want == "" {

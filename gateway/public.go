@@ -264,8 +264,7 @@ func (x *exchange) look() (e *openai.Error) {
 		x.env.Stream = true
 	}
 	x.session = safetext.Escape(safetext.MaskKeys(sessionOf(x.r.Header, &x.env, x.body))) // it is repeated in logs, exports and the answer
-	x.routed = x.s.routedName(x.fam, x.key, x.env.Model)
-	if x.route, e = x.s.routeFor(x.key, x.routed); e != nil {
+	if x.routed, x.route, e = x.s.routeFor(x.key, x.fam, x.env.Model); e != nil {
 		return e
 	}
 	x.stats = x.s.routing.stats(x.route.Name, false)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"iop/gateway/route"
-	"iop/openai"
 	"iop/state"
 )
 
@@ -120,18 +119,6 @@ func (s *Server) Reload() error {
 		return nil
 	}
 	return s.routing.watcher.Reload()
-}
-
-// routeFor returns the route of a model for the caller.
-func (s *Server) routeFor(key *state.Key, model string) (*route.Route, *openai.Error) {
-	r := s.routing.table.Load().Resolve(model)
-	switch {
-	case r != nil && mayUse(key, r, model):
-		return r, nil
-	case key.AllowsModel(model): // also if it is there, for others: who may not use it learns nothing of it
-		return nil, openai.ModelNotFound(model)
-	}
-	return nil, openai.ModelNotAllowed(model)
 }
 
 // mayUse: the key lists the route or the alias that was asked for, and the route lists the key's principal.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"iop/gateway/spelling"
 )
 
 // maxFaults is how many faults of a file are told: who has more begins with these.
@@ -86,7 +88,7 @@ func (l *faultList) err() error {
 func suggest(got string, names []string) string {
 	best, least := "", len(got)/5+2
 	for _, name := range names {
-		if d := distance(strings.ToLower(got), name, least); d < least {
+		if d := spelling.Distance(strings.ToLower(got), name, least); d < least {
 			best, least = name, d
 		}
 	}
@@ -97,35 +99,6 @@ func suggest(got string, names []string) string {
 		return "here may stand: " + names[0]
 	}
 	return "here may stand: " + strings.Join(names, ", ")
-}
-
-// distance returns how many letters must be changed, put in, left out or swapped with the next to make b of a; limit if
-// it is that many or more.
-func distance(a, b string, limit int) int {
-	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
-		return limit
-	}
-	var before []int // the row before the last
-	last := make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row := make([]int, len(b)+1)
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			change := last[j-1]
-			if a[i-1] != b[j-1] {
-				change++
-			}
-			row[j] = min(change, last[j]+1, row[j-1]+1)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last = last, row
-	}
-	return min(last[len(b)], limit)
 }
 
 // excerpt makes a value of the file fit to stand in a message.
