@@ -71,10 +71,10 @@ func TestManagedFilesWithFaults(t *testing.T) {
 		of                 *process
 		says               string
 	}{
-		{"bundle.pem", "no bundle", bundle, m.edge, "SIGHUP: the former identity stays in force"},
-		{"bundle.pem", "no bundle", bundle, node, "SIGHUP: the former identity stays in force"},
-		{"edge-main.key", unchanged(t, m.path("node-gpu-1.key")), key, m.edge, "SIGHUP: the former identity stays in force"},
-		{"master-key", "no key", master, m.edge, "SIGHUP: the former master keys stay in force"},
+		{"bundle.pem", "no bundle", bundle, m.edge, "SIGHUP: the previous identity stays in force"},
+		{"bundle.pem", "no bundle", bundle, node, "SIGHUP: the previous identity stays in force"},
+		{"edge-main.key", unchanged(t, m.path("node-gpu-1.key")), key, m.edge, "SIGHUP: the previous identity stays in force"},
+		{"master-key", "no key", master, m.edge, "SIGHUP: the previous master keys stay in force"},
 	} {
 		writeRoutes(t, m.path(fault.file), fault.text)
 		lines := strings.Count(fault.of.text(), "stay")

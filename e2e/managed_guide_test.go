@@ -130,7 +130,7 @@ func TestManagedGuide(t *testing.T) {
 				t.Fatalf("no stream, or no lease in the audit:\n%s", out)
 			}
 		case strings.Contains(block.text, "rewrap"):
-			if !strings.Contains(out, "1 slot sealed anew") {
+			if !strings.Contains(out, "1 slot resealed") {
 				t.Errorf("%s", out)
 			}
 		}

@@ -109,7 +109,7 @@ func TestManagedRotation(t *testing.T) {
 	m.edge.signal(syscall.SIGHUP)
 	eventually(t, patience, "the slot is sealed under the new master key", func() bool {
 		out, _, err := tryIOP(t, m.env, "master-key", "rewrap", "--master-key-file", m.path("master-key"))
-		return err == nil && strings.Contains(out, "sealed anew")
+		return err == nil && strings.Contains(out, "resealed")
 	})
 	l.goesOn(t)
 	m.rotateAuthority(t, l, node, generation)

@@ -139,7 +139,7 @@ func TestCheckConfigComparesWithTheEdge(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _, err := tryIOP(t, nil, args...)
-	if err != nil || !strings.Contains(out, "ok\nnot compared with routes in force: no Edge answers") {
+	if err != nil || !strings.Contains(out, "ok\nnot compared with routes in force: no Edge is running") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

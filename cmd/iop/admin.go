@@ -24,12 +24,12 @@ import (
 // adminSettings say how the operator's commands reach the admin API, with the prefix IOP_ADMIN_.
 type adminSettings struct {
 	URL   string `env:"URL" flag:"admin-url" help:"admin API of the Edge" example:"http://127.0.0.1:8481"`
-	Token string `env:"TOKEN" flag:"admin-token" secret:"true" help:"admin token; default: the one beside the Edge's state" absent:"beside the state"`
+	Token string `env:"TOKEN" flag:"admin-token" secret:"true" help:"admin token; default: read from the Edge's state directory" absent:"from the state directory"`
 }
 
 // stateSettings say where the Edge's state lies: the admin token is in its directory. The prefix is the Edge's.
 type stateSettings struct {
-	State string `env:"STATE" help:"the Edge's state, where the admin token is found" example:"sqlite:///var/lib/iop/iop.db"`
+	State string `env:"STATE" help:"the Edge's state, which the admin token is read from" example:"sqlite:///var/lib/iop/iop.db"`
 }
 
 const defaultAdminURL = "http://127.0.0.1:8481"
@@ -41,7 +41,7 @@ const (
 )
 
 // errNoEdge says that nothing listens where the admin API is expected.
-var errNoEdge = errors.New("no Edge answers")
+var errNoEdge = errors.New("no Edge is running")
 
 // operator is a command that talks to the admin API.
 type operator struct {
@@ -91,7 +91,7 @@ func (o *operator) token() (string, error) {
 	}
 	token, err := state.ReadAdminToken(o.state.State)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", usageError{fmt.Errorf("no admin token beside %s: set IOP_EDGE_STATE to the Edge's state, or give the token with IOP_ADMIN_TOKEN_FILE", o.state.State)}
+		return "", usageError{fmt.Errorf("no admin token next to %s: set IOP_EDGE_STATE to the Edge's state, or pass the token with IOP_ADMIN_TOKEN_FILE", o.state.State)}
 	}
 	if err != nil {
 		return "", err
@@ -116,13 +116,13 @@ func (o *operator) call(ctx context.Context, method, path string, in, out any) e
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxAdminAnswer))
 	if err != nil {
-		return fmt.Errorf("the Edge's answer broke off: %w", err)
+		return fmt.Errorf("the Edge's response was cut off: %w", err)
 	}
 	if out == nil {
 		return nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return fmt.Errorf("what answers at %s is no admin API of this version: %w", o.admin.URL, err)
+		return fmt.Errorf("the response from %s is not from an admin API of this version: %w", o.admin.URL, err)
 	}
 	return nil
 }
@@ -156,10 +156,10 @@ func (o *operator) open(ctx context.Context, method, path string, in any) (*http
 	}
 	response, err := adminClient.Do(request)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("%w at %s: start it with \"iop edge\", or say where it is with IOP_ADMIN_URL (--admin-url)", errNoEdge, o.admin.URL)
+		return nil, fmt.Errorf("%w at %s: start one with \"iop edge\", or set IOP_ADMIN_URL (--admin-url) to its admin API", errNoEdge, o.admin.URL)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask the Edge: %w; IOP_ADMIN_URL (--admin-url) says where it is", err)
+		return nil, fmt.Errorf("request to the Edge: %w; IOP_ADMIN_URL (--admin-url) sets its address", err)
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
@@ -196,17 +196,17 @@ var stepAfter = map[string]string{
 	"invalid_admin_token": "set IOP_EDGE_STATE to the Edge's state, or IOP_ADMIN_TOKEN_FILE",
 	"run_not_found":       "iop runs lists them",
 	"no_config_file":      "start the Edge with --config",
-	"not_managed":         "docs/managed-mode.md leads to managed mode",
-	"slot_unusable":       "iop slot show tells its state",
+	"not_managed":         "docs/managed-mode.md explains how to switch to managed mode",
+	"slot_unusable":       "iop slot show prints its state",
 	"profile_in_use":      "iop slot list shows which slots have it",
 	"unknown_path":        "is that the admin API of an Edge of this version? (IOP_ADMIN_URL, --admin-url)",
-	"internal_error":      "iop doctor edge looks for what may be wrong",
+	"internal_error":      "iop doctor edge checks for problems",
 }
 
 // listedBy adds to an error that says that there is no such thing which command lists those that there are.
 func listedBy(command string, err error) error {
 	if refused, ok := errors.AsType[*apiError](err); ok && refused.code == "not_found" || errors.Is(err, state.ErrNotFound) {
-		return fmt.Errorf("%w; \"%s\" has those that there are", err, command)
+		return fmt.Errorf("%w; \"%s\" lists the existing ones", err, command)
 	}
 	return err
 }
@@ -223,7 +223,7 @@ func (e *apiError) Error() string { return onTerminal(e.message) }
 func (o *operator) openState(ctx context.Context, create bool) (*state.Store, error) {
 	if path, ok := strings.CutPrefix(o.state.State, "sqlite://"); ok && !create {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("no Edge answers at %s, and there is no state at %s (IOP_EDGE_STATE)", o.admin.URL, path)
+			return nil, fmt.Errorf("no Edge is running at %s, and there is no state at %s (IOP_EDGE_STATE)", o.admin.URL, path)
 		}
 	}
 	return state.Open(ctx, o.state.State)

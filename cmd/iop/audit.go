@@ -31,9 +31,9 @@ func newAuditCommand() *cobra.Command {
 	var flags auditFlags
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Show who changed slots, profiles and Nodes, and each lease",
-		Long: `Show who changed slots, profiles and Nodes, and each lease: who, what, when, for
-which run and Node, and how it ended; the newest first, and never a value.`,
+		Short: "Show who changed slots, profiles and Nodes, and every lease",
+		Long: `Show who changed slots, profiles and Nodes, and every lease: who, what, when, for
+which run and Node, and the outcome. Newest first; values are never shown.`,
 		Example: `  iop audit --since 1d
   iop audit --slot openai-main --action lease_issued,lease_refused
   iop audit --node gpu-3 --limit 0 --csv > audit.csv`,
@@ -68,13 +68,13 @@ func (a *auditFlags) bind(cmd *cobra.Command) {
 	a.reportFlags.bind(cmd)
 	f := cmd.Flags()
 	f.StringSliceVar(&a.actions, "action", nil, "only these actions, such as slot_set, lease_issued, node_denied")
-	f.StringVar(&a.actor, "actor", "", "only what this one did")
+	f.StringVar(&a.actor, "actor", "", "only actions by this actor")
 	f.StringVar(&a.slot, "slot", "", "only this slot")
 	f.StringVar(&a.profile, "profile", "", "only this profile")
 	f.StringVar(&a.node, "node", "", "only this Node")
 	f.StringVar(&a.run, "run", "", "only this run")
 	f.StringVar(&a.lease, "lease", "", "only this lease")
-	f.IntVar(&a.limit, "limit", 100, "how many entries; 0: all")
+	f.IntVar(&a.limit, "limit", 100, "maximum number of entries; 0: all")
 }
 
 // query is what the admin API is asked. Its error is wrong use.

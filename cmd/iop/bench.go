@@ -18,16 +18,16 @@ import (
 type benchSettings struct {
 	URL          string        `env:"URL" help:"base URL to measure" example:"http://127.0.0.1:8480/v1" absent:"required"`
 	Key          string        `env:"KEY" secret:"true" help:"API key"`
-	Model        string        `env:"MODEL" help:"model to ask for" example:"sim-small" absent:"required"`
-	Concurrency  int           `env:"CONCURRENCY" min:"1" max:"10000" help:"requests under way at once" example:"8"`
-	Requests     int           `env:"REQUESTS" min:"0" max:"10000000" help:"requests in all; 0: as many as fit in --duration" example:"100"`
-	Duration     time.Duration `env:"DURATION" min:"0s" max:"1h" help:"how long to begin new requests; what is under way then gets 30s to end" example:"1m"`
-	Stream       bool          `env:"STREAM" help:"ask for streams"`
+	Model        string        `env:"MODEL" help:"model to request" example:"sim-small" absent:"required"`
+	Concurrency  int           `env:"CONCURRENCY" min:"1" max:"10000" help:"concurrent requests" example:"8"`
+	Requests     int           `env:"REQUESTS" min:"0" max:"10000000" help:"total requests; 0: as many as fit in --duration" example:"100"`
+	Duration     time.Duration `env:"DURATION" min:"0s" max:"1h" help:"how long to start new requests; open ones then get 30s to finish" example:"1m"`
+	Stream       bool          `env:"STREAM" help:"request streaming responses"`
 	MaxTokens    int           `env:"MAX_TOKENS" min:"0" max:"1000000000" help:"max_tokens of each request; 0 sends none" example:"128"`
 	Prompt       string        `env:"PROMPT" help:"the user's message"`
-	Against      string        `env:"AGAINST" help:"second base URL, measured in turns with the first" example:"http://127.0.0.1:8000/v1"`
-	AgainstKey   string        `env:"AGAINST_KEY" secret:"true" help:"API key there; default: the same" absent:"the same"`
-	AgainstModel string        `env:"AGAINST_MODEL" help:"model to ask for there; default: the same" absent:"the same"`
+	Against      string        `env:"AGAINST" help:"second base URL, measured alternately with the first" example:"http://127.0.0.1:8000/v1"`
+	AgainstKey   string        `env:"AGAINST_KEY" secret:"true" help:"its API key; default: the same" absent:"the same"`
+	AgainstModel string        `env:"AGAINST_MODEL" help:"its model; default: the same" absent:"the same"`
 }
 
 func newBenchCommand() *cobra.Command {
@@ -38,14 +38,14 @@ func newBenchCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Put load on a URL from the client's side, and report what a client would feel",
-		Long: `Put load on a URL from the client's side, and report what a client would feel:
+		Short: "Load-test a URL and report what a client would see",
+		Long: `Load-test a URL and report what a client would see:
 time to first token, time between tokens, tokens per second, errors by kind.
 
-Nothing is retried. The run ends when --requests are done or --duration is over.
-With --against, both targets get the same load in turns, and the ratios are
-those of the first to the second. Progress goes to standard error. The exit
-status is 1 if every request failed.`,
+Nothing is retried. The test ends after --requests requests or --duration.
+With --against, both targets get the same load alternately, and the ratios are
+first to second. Progress is printed on standard error. The exit status is 1 if
+every request failed.`,
 		Example: `  iop bench --url http://127.0.0.1:8480/v1 --key-file key --model sim-small
   iop bench --url http://127.0.0.1:8480/v1 --key-file key --model llama3 \
     --concurrency 32 --requests 0 --duration 2m --against http://127.0.0.1:11434/v1 --json`,
@@ -130,7 +130,7 @@ func printProgress(w io.Writer, p bench.Progress) {
 	if f, ok := w.(*os.File); ok && isTerminal(f) {
 		end = "\r"
 	}
-	fmt.Fprintf(w, "%4.0fs  %d%s requests, %d failed, %d under way, %d tokens %s",
+	fmt.Fprintf(w, "%4.0fs  %d%s requests, %d failed, %d in flight, %d tokens %s",
 		p.Elapsed.Seconds(), p.Ended, wanted, p.Failed, p.UnderWay, p.Tokens, end)
 }
 
@@ -152,7 +152,7 @@ func quantileRows(r bench.Report) [][]string {
 	for _, row := range []struct {
 		name string
 		q    bench.Quantiles
-	}{{"first token", r.TTFT}, {"between tokens", r.InterToken}, {"whole answer", r.Latency}} {
+	}{{"first token", r.TTFT}, {"between tokens", r.InterToken}, {"whole response", r.Latency}} {
 		cells := []string{row.name}
 		for _, ms := range []float64{row.q.P50, row.q.P90, row.q.P99, row.q.Max} {
 			cells = append(cells, fmt.Sprintf("%.2f", ms))
@@ -191,7 +191,7 @@ func printComparison(w io.Writer, asJSON bool, c bench.Comparison) error {
 	}{
 		{"first token", c.Ratios.TTFTP50, c.Ratios.TTFTP99},
 		{"between tokens", c.Ratios.InterTokenP50, c.Ratios.InterTokenP99},
-		{"whole answer", c.Ratios.LatencyP50, c.Ratios.LatencyP99},
+		{"whole response", c.Ratios.LatencyP50, c.Ratios.LatencyP99},
 	} {
 		rows = append(rows, []string{row.name, fmt.Sprintf("%.2f", row.p50), fmt.Sprintf("%.2f", row.p99)})
 	}

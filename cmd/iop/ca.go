@@ -20,16 +20,17 @@ const maxCertificateInput = 1 << 20
 func newCACommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "ca",
-		Short: "A small certificate authority, for Edges and Nodes without one",
-		Long: `A small certificate authority, for Edges and Nodes without one.
+		Short: "A small certificate authority for Edges and Nodes",
+		Long: `A small certificate authority for Edges and Nodes.
 
-Keep its directory on a machine that is neither an Edge nor a Node; nothing here
-opens a port, and no other command reads it. Certificates are short-lived and
-nothing revokes one: an Edge refuses a Node by its name or by the serial number.
+Keep its directory on a machine that is neither an Edge nor a Node. These commands
+open no port, and no other command reads the directory. Certificates are
+short-lived and can't be revoked; instead, an Edge can deny a Node by name or by
+serial number ("iop node-list deny").
 
-To change the authority: make a new one, give everybody a bundle of both
-("iop ca bundle --with"), issue from the new one, and when all have renewed give
-them the new bundle alone.`,
+To change the authority: create a new one, distribute a bundle of both
+("iop ca bundle --with"), and issue certificates from the new one. When all are
+renewed, distribute the new bundle alone.`,
 		Example: `  iop ca init --trust-domain iop.example.org
   iop ca request --role edge --name main --trust-domain iop.example.org
   iop ca issue --role edge --name main --csr edge-main.csr
@@ -55,17 +56,17 @@ func newCAInitCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Make an authority: a directory with its root and its key",
-		Long: `Make an authority: a directory with its root (ca.pem) and its key (ca.key, mode
-0600). It can issue for its trust domain alone, and no further authorities. An
-authority that exists is never overwritten.
+		Short: "Create an authority: a directory with its root certificate and key",
+		Long: `Create an authority: a directory with its root certificate (ca.pem) and key (ca.key,
+mode 0600). It can issue certificates for its trust domain only, and no further
+authorities. An existing authority is never overwritten.
 
-The trust domain is a name like iop.example.org; it need not exist in DNS.`,
+The trust domain is a name such as iop.example.org. It need not exist in DNS.`,
 		Example: "  iop ca init --trust-domain iop.example.org\n  iop ca init --ca ca-2027 --trust-domain iop.example.org --life 17520h --json",
 		Args:    exactly(),
 	}
 	caFlag(cmd, &dir)
-	cmd.Flags().StringVar(&domain, "trust-domain", "", "the name that all its identities begin with (required)")
+	cmd.Flags().StringVar(&domain, "trust-domain", "", "the trust domain of all its identities (required)")
 	cmd.Flags().DurationVar(&life, "life", identity.DefaultAuthorityLife, "how long the authority is valid, at most 87600h")
 	jsonFlag(cmd, &asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -117,12 +118,12 @@ func newCAIssueCommand() *cobra.Command {
 		Short: "Issue a certificate for an Edge or a Node",
 		Long: `Issue a certificate for an Edge or a Node, as ROLE-NAME.pem.
 
-The key should be made where it is used and never leave that machine; what comes
-here is a certificate request, as "iop ca request" makes one.
+Create the key on the machine that uses it, and never copy it. This command
+only needs the certificate request that "iop ca request" creates there.
 
-Only the request's key is taken: the identity is made of --role and --name. With
---gen-key the key is made here, as ROLE-NAME.key; that is for trying things out.
-Each certificate is noted in the authority's issued.log before it is written.`,
+Only the public key is taken from the request; --role and --name set the identity.
+With --gen-key the key is created here, as ROLE-NAME.key, for testing only.
+Each certificate is recorded in the authority's issued.log before it is written.`,
 		Example: `  iop ca issue --role node --name gpu-3 --csr node-gpu-3.csr
   iop ca issue --role node --name gpu-3 --csr - --ttl 720h --replace < node-gpu-3.csr
   iop ca issue --role edge --name main --gen-key --out certs`,
@@ -132,11 +133,11 @@ Each certificate is noted in the authority's issued.log before it is written.`,
 	flags := cmd.Flags()
 	flags.StringVar(&role, "role", "", "edge or node (required)")
 	flags.StringVar(&o.request.Name, "name", "", "the Edge's or Node's name (required)")
-	flags.StringVar(&o.csr, "csr", "", "the certificate request, PEM; - for standard input")
-	flags.BoolVar(&o.generate, "gen-key", false, "make the key here instead")
+	flags.StringVar(&o.csr, "csr", "", "PEM file with the certificate request; - for standard input")
+	flags.BoolVar(&o.generate, "gen-key", false, "create the key here instead")
 	flags.DurationVar(&o.request.TTL, "ttl", identity.DefaultTTL, "how long the certificate is valid, at most 2160h")
 	flags.StringVar(&o.out, "out", ".", "the directory for the files")
-	flags.BoolVar(&o.replace, "replace", false, "replace files of that name")
+	flags.BoolVar(&o.replace, "replace", false, "overwrite existing files")
 	jsonFlag(cmd, &o.asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o.request.Role = identity.Role(role)
@@ -155,7 +156,7 @@ func (o *issueOptions) check() error {
 	case o.request.TTL == 0:
 		return errors.New("--ttl must be 1m to 2160h")
 	case (o.csr == "") == !o.generate:
-		return errors.New("give either --csr with a certificate request, or --gen-key to have a key made here")
+		return errors.New("give either --csr with a certificate request, or --gen-key to create a key here")
 	}
 	return o.request.Validate()
 }
@@ -170,7 +171,7 @@ func (o *issueOptions) run(cmd *cobra.Command) error {
 	}
 	certificate, key, err := issued.Deliver(o.out, o.replace)
 	if err != nil {
-		return fmt.Errorf("ca issue: the certificate was made and noted, but can't be written: %w", err)
+		return fmt.Errorf("ca issue: the certificate was issued and recorded, but can't be written: %w", err)
 	}
 	c := issued.Certificate
 	if o.asJSON {
@@ -193,7 +194,7 @@ func (o *issueOptions) issue(stdin io.Reader) (*identity.Issued, error) {
 	}
 	if !o.replace {
 		if err := identity.CheckDelivery(o.out, o.request.Role, o.request.Name, o.generate); err != nil {
-			return nil, fmt.Errorf("%w; --replace replaces it", err)
+			return nil, fmt.Errorf("%w; --replace overwrites it", err)
 		}
 	}
 	if !o.generate {
@@ -227,14 +228,14 @@ func newCABundleCommand() *cobra.Command {
 	var with []string
 	cmd := &cobra.Command{
 		Use:   "bundle",
-		Short: "Print the bundle: the authorities that Edges and Nodes are to believe",
-		Long: `Print the bundle: the authorities that Edges and Nodes are to believe, PEM. During
-a change of authority it holds the old and the new one.`,
+		Short: "Print the bundle: the authorities that Edges and Nodes trust",
+		Long: `Print the bundle: the authorities that Edges and Nodes trust, as PEM. During a
+change of authority it holds the old and the new one.`,
 		Example: "  iop ca bundle > bundle.pem\n  iop ca bundle --ca ca-2027 --with old-bundle.pem > bundle.pem",
 		Args:    exactly(),
 	}
 	caFlag(cmd, &dir)
-	cmd.Flags().StringArrayVar(&with, "with", nil, "a file with further authorities, PEM; may stand several times")
+	cmd.Flags().StringArrayVar(&with, "with", nil, "PEM file with more authorities; repeatable")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		bundle, err := identity.ReadAuthorityBundle(dir)
 		if err != nil {
@@ -274,14 +275,14 @@ func newCAInspectCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "inspect FILE",
-		Short: "Show what certificates and certificate requests say",
-		Long: `Show what certificates and certificate requests say, and why Edges and Nodes would
-refuse one. With --bundle the file's first certificate is checked as a peer does
-it. The exit status is 1 if anything is wrong.`,
+		Short: "Show the contents of certificates and certificate requests",
+		Long: `Show the contents of certificates and certificate requests, and why Edges and Nodes
+would refuse one. With --bundle the file's first certificate is verified as a peer
+would. The exit status is 1 if anything is wrong.`,
 		Example: "  iop ca inspect iop-ca/ca.pem\n  iop ca inspect node-gpu-3.pem --bundle bundle.pem --json\n  iop ca inspect - < node-gpu-3.csr",
 		Args:    exactly("FILE"),
 	}
-	cmd.Flags().StringVar(&bundle, "bundle", "", "the authorities to check the file against, PEM")
+	cmd.Flags().StringVar(&bundle, "bundle", "", "PEM file with the authorities to verify the file against")
 	jsonFlag(cmd, &asJSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return inspectFile(cmd, args[0], bundle, asJSON)

@@ -26,13 +26,13 @@ func newCARequestCommand() *cobra.Command {
 	var o requestOptions
 	cmd := &cobra.Command{
 		Use:   "request",
-		Short: "Make a key and a certificate request, where the key will be used",
-		Long: `Make a key and a certificate request, where the key will be used: ROLE-NAME.key
-(mode 0600), which stays there, and ROLE-NAME.csr, which goes to the authority.
-Files that exist are never replaced. No authority is needed for it.
+		Short: "Create a key and a certificate request on the machine that will use them",
+		Long: `Create a key and a certificate request on the machine that will use them:
+ROLE-NAME.key (mode 0600), which stays there, and ROLE-NAME.csr, which goes to the
+authority. Existing files are never overwritten. This needs no authority.
 
-The request names spiffe://TRUST-DOMAIN/ROLE/NAME. "iop ca issue" takes its key
-alone; other authorities may look at the name.`,
+The request names spiffe://TRUST-DOMAIN/ROLE/NAME. "iop ca issue" uses only its
+public key; other authorities may check the name.`,
 		Example: `  iop ca request --role node --name gpu-3 --trust-domain iop.example.org
   iop ca request --role edge --name main --trust-domain iop.example.org --out /etc/iop --json`,
 		Args: exactly(),
@@ -40,7 +40,7 @@ alone; other authorities may look at the name.`,
 	flags := cmd.Flags()
 	flags.StringVar(&o.role, "role", "", "edge or node (required)")
 	flags.StringVar(&o.name, "name", "", "the Edge's or Node's name (required)")
-	flags.StringVar(&o.domain, "trust-domain", "", "the name that all identities begin with (required)")
+	flags.StringVar(&o.domain, "trust-domain", "", "the trust domain of all identities (required)")
 	flags.StringVar(&o.out, "out", ".", "the directory for the files")
 	jsonFlag(cmd, &o.asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd) }
@@ -78,6 +78,6 @@ func (o *requestOptions) run(cmd *cobra.Command) error {
 	if o.asJSON {
 		return printJSON(cmd.OutOrStdout(), requestedAnswer{id, key, csr})
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "a key for %s in %s, its request in %s\n", id, key, csr)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "key for %s in %s, request in %s\n", id, key, csr)
 	return err
 }

@@ -29,7 +29,7 @@ func TestCARequest(t *testing.T) {
 	mustCA(t, "ca", "issue", "--role", "node", "--name", "gpu-3", "--csr", made.Request)
 	openIdentity(t, made.ID, "node-gpu-3.pem", made.Key, "bundle.pem")
 
-	if out := mustCA(t, "ca", "request", "--role", "edge", "--name", "main", "--trust-domain", "iop.example.org"); out != "a key for spiffe://iop.example.org/edge/main in edge-main.key, its request in edge-main.csr\n" {
+	if out := mustCA(t, "ca", "request", "--role", "edge", "--name", "main", "--trust-domain", "iop.example.org"); out != "key for spiffe://iop.example.org/edge/main in edge-main.key, request in edge-main.csr\n" {
 		t.Error(out)
 	}
 }

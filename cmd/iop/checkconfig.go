@@ -16,7 +16,7 @@ import (
 // editor reads them. Then it says what the file would change at the Edge that runs with these settings.
 func (c *edgeSettings) check(cmd *cobra.Command, s *settings) error {
 	if c.Config == "" {
-		return s.fault("CONFIG", "is what --check-config looks at, and is not given")
+		return s.fault("CONFIG", "is required by --check-config")
 	}
 	table, err := route.Load(c.Config, route.Managed(c.managed()))
 	if err != nil {
@@ -65,10 +65,10 @@ func reachable(listen string) string {
 
 func printChanges(w io.Writer, url string, changes []admin.ConfigChange) error {
 	if len(changes) == 0 {
-		_, err := fmt.Fprintf(w, "it changes nothing of the routes in force at %s\n", onTerminal(url))
+		_, err := fmt.Fprintf(w, "no change to the routes in force at %s\n", onTerminal(url))
 		return err
 	}
-	if _, err := fmt.Fprintf(w, "it changes of the routes in force at %s:\n", onTerminal(url)); err != nil {
+	if _, err := fmt.Fprintf(w, "changes to the routes in force at %s:\n", onTerminal(url)); err != nil {
 		return err
 	}
 	for _, c := range changes {

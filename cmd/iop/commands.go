@@ -15,8 +15,8 @@ func newRootCommand() *cobra.Command {
 		Short: "One public, OpenAI-compatible URL for inference machines behind NAT",
 		Long: `One public, OpenAI-compatible URL for inference machines behind NAT.
 
-"iop dev" shows all of it on this machine. In earnest, "iop edge" runs where
-clients can reach it, and "iop node" beside each inference server; a Node dials
+"iop dev" runs everything on this machine. For real use, run "iop edge" where
+clients can reach it, and "iop node" next to each inference server. A Node dials
 out to the Edge and needs no open port.`,
 		Example: `  iop dev
   iop edge

@@ -24,13 +24,13 @@ func addCompletion(root *cobra.Command) {
 		if cmd.Name() != "completion" {
 			continue
 		}
-		cmd.Short = "Make the completion script of a shell"
-		cmd.Long = `Make the completion script of a shell. It completes commands and flags, and, where
-an Edge answers within a second, names of Nodes and slots, ids of runs and keys.`
+		cmd.Short = "Print the completion script for a shell"
+		cmd.Long = `Print the completion script for a shell. It completes commands and flags and, if an
+Edge responds within a second, names of Nodes and slots and ids of runs and keys.`
 		cmd.Example = "  source <(iop completion bash)\n  iop completion zsh > \"${fpath[1]}/_iop\"\n  iop completion fish > ~/.config/fish/completions/iop.fish"
 		for _, shell := range cmd.Commands() {
 			shell.Example = "  iop completion " + shell.Name()
-			shell.Short = "Make the completion script of " + shell.Name()
+			shell.Short = "Print the completion script for " + shell.Name()
 			shell.RunE = completionScript // the library's own writes to where output went before it was said where
 		}
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -199,9 +199,9 @@ func completeProfiles(cmd *cobra.Command) []string {
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "Show the help of a command",
-		Long: `Show the help of a command, as "iop COMMAND --help" does. Alone it lists the
-commands.`,
+		Short: "Show the help for a command",
+		Long: `Show the help for a command, like "iop COMMAND --help". Without an argument, list
+all commands.`,
 		Example: "  iop help key create",
 		Args:    cobra.ArbitraryArgs,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

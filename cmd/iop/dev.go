@@ -29,10 +29,10 @@ import (
 
 // devSettings are the settings of `iop dev`, with the prefix IOP_DEV_.
 type devSettings struct {
-	Listen      string   `env:"LISTEN" help:"address of the public API; port 0 takes a free one" example:"127.0.0.1:8480"`
+	Listen      string   `env:"LISTEN" help:"address of the public API; port 0 picks a free one" example:"127.0.0.1:8480"`
 	AdminListen string   `env:"ADMIN_LISTEN" help:"address of the admin API, the console and /metrics" example:"127.0.0.1:8481"`
-	Providers   specList `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b]; repeatable; without any, local ones are looked for, and without a finding the simulator is started" example:"ollama=http://127.0.0.1:11434" more:"As for the Node." absent:"search, else the simulator"`
-	Config      string   `env:"CONFIG" help:"file of routes, read again when it changes; default: each model on offer is a route" example:"iop.yaml"`
+	Providers   specList `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b]; repeatable; default: the local ones that are found, else the simulator" example:"ollama=http://127.0.0.1:11434" more:"Same format as for the Node." absent:"discovery, else the simulator"`
+	Config      string   `env:"CONFIG" help:"route file, reloaded when it changes; default: each model on offer is a route" example:"iop.yaml"`
 	Log         string   `env:"LOG" help:"log level: debug, info, warn or error; info shows each request" example:"info"`
 }
 
@@ -56,8 +56,8 @@ func newDevCommand() *cobra.Command {
 		Long: `Edge and Node in one process, with a real tunnel between them over loopback.
 
 It offers the inference servers that it finds on this machine, or those given
-with --provider; where there is none it starts a simulator. State is in memory:
-the key that it prints is gone when it ends. Ctrl-C ends it.`,
+with --provider. If there are none, it starts a simulator. State is kept in memory:
+the API key that it prints is lost when it exits. Ctrl-C stops it.`,
 		Example: `  iop dev
   iop dev --config iop.yaml
   iop dev --provider vllm=http://127.0.0.1:8000 --provider gpu1:llamacpp=http://127.0.0.1:8081,capacity=4`,
@@ -97,7 +97,7 @@ func (c *devSettings) load(s *settings) ([]nodeagent.ProviderSpec, error) {
 	}
 	specs, err := parseProviders(c.Providers)
 	if err != nil {
-		return nil, s.fault("PROVIDERS", "has a fault: %v", err)
+		return nil, s.fault("PROVIDERS", "is not valid: %v", err)
 	}
 	return specs, nil
 }
@@ -179,7 +179,7 @@ func (d *development) newEdge(config devSettings, store *state.Store) error {
 		Console: web.New, Version: readBuildInfo().Version,
 	})
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; end what uses it, or choose other addresses with --listen and --admin-listen", err)
+		return fmt.Errorf("%w; stop the process that uses it, or choose other addresses with --listen and --admin-listen", err)
 	}
 	if err != nil {
 		return err
@@ -405,7 +405,7 @@ func (d *development) models(ctx context.Context) ([]string, error) {
 func (r devReady) print(w io.Writer) error {
 	models := strings.Join(r.Models, ", ")
 	if len(r.Models) == 0 {
-		models = "none yet: the provider does not answer; they appear when it does"
+		models = "none yet: the provider is not responding; they appear once it does"
 	}
 	if r.simulated {
 		models += " (simulated: no local inference server was found)"

@@ -389,7 +389,7 @@ func (d *doctor) identity(f identityFiles, role identity.Role) bool {
 		d.fail("identity", "\"iop ca inspect "+f.cert+" --bundle "+f.bundle+"\" shows what it is; \"iop ca issue\" makes another", "%s", oneLine(err))
 		return false
 	case id.Role() != role:
-		d.fail("identity", "give the certificate of this process", "%s is the certificate of %s, and no %s's", f.cert, id, role)
+		d.fail("identity", "give the certificate of this process", "%s is the certificate of %s; its role must be %s", f.cert, id, role)
 		return false
 	}
 	if _, err := tls.LoadX509KeyPair(f.cert, f.key); err != nil {

@@ -31,26 +31,26 @@ func newDrainCommand() *cobra.Command {
 	d := &drain{}
 	cmd := &cobra.Command{
 		Use:   "drain NODE",
-		Short: "Give a Node no new runs; those that it has finish",
-		Long: `Give a Node no new runs; those that it has finish. It lasts until --resume, or
-until the Node's process is started anew.
+		Short: "Stop sending new runs to a Node; open runs finish",
+		Long: `Stop sending new runs to a Node; open runs finish. This lasts until --resume, or
+until the Node's process restarts.
 
-With --wait the command ends when the last run has ended: from then on the Node
-can be stopped without cutting anything. Status 0 says so. Status 1 says that it
-is not so: --timeout passed, the Node went away, or somebody resumed it. The
-Node still gets no new runs then, as after Ctrl-C.`,
+With --wait the command returns when the last run has ended. With exit status 0 the
+Node can be stopped without interrupting a run. With exit status 1 it can't:
+--timeout passed, the Node disconnected, or it was resumed. After a timeout or
+Ctrl-C the Node stays drained.`,
 		Example: "  iop drain gpu-3 --wait\n  iop drain gpu-3 --wait --timeout 10m --json\n  iop drain gpu-3 --resume",
 		Args:    exactly("the Node's name"),
 	}
 	d.operator = bindOperator(cmd)
-	cmd.Flags().BoolVar(&d.resume, "resume", false, "give it runs again")
+	cmd.Flags().BoolVar(&d.resume, "resume", false, "send it runs again")
 	cmd.Flags().BoolVar(&d.wait, "wait", false, "wait until its last run has ended")
-	cmd.Flags().DurationVar(&d.within, "timeout", 0, "with --wait: how long to wait at most; 0: as long as it takes")
+	cmd.Flags().DurationVar(&d.within, "timeout", 0, "with --wait: maximum time to wait; 0: no limit")
 	jsonFlag(cmd, &d.asJSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case d.resume && d.wait:
-			return usageError{errors.New("--resume and --wait exclude each other")}
+			return usageError{errors.New("--resume and --wait can't be combined")}
 		case d.within != 0 && !d.wait:
 			return usageError{errors.New("--timeout is for --wait")}
 		case d.within < 0:
@@ -119,9 +119,9 @@ func (d *drain) follow(ctx context.Context, line *progress) (node admin.Node, er
 		case node.State == "drained":
 			return node, nil
 		case node.State == "offline":
-			return node, fmt.Errorf("%s went away before its runs had ended: %s", d.node, onTerminal(node.LastCause))
+			return node, fmt.Errorf("%s disconnected before its runs ended: %s", d.node, onTerminal(node.LastCause))
 		case !node.Drain:
-			return node, fmt.Errorf("%s is not drained any more: somebody resumed it, or its process was started anew", d.node)
+			return node, fmt.Errorf("%s is no longer draining: it was resumed, or its process restarted", d.node)
 		}
 		line.show(fmt.Sprintf("%s: %s open", d.node, counted(node.OpenRuns, "run")))
 		select {

@@ -43,8 +43,8 @@ func TestDrainWaits(t *testing.T) {
 		"as JSON":      {[]admin.Node{busy, done}, "--json", exitOK, `"state":"drained"`},
 		"not in time":  {[]admin.Node{busy}, "--timeout 50ms", exitFailed, "n1 still has 2 open runs after 50ms"},
 		"late as JSON": {[]admin.Node{busy}, "--timeout 50ms --json", exitFailed, `"open_runs":2`},
-		"it goes away": {[]admin.Node{busy, {State: "offline", LastCause: "connection_lost"}}, "", exitFailed, "n1 went away before its runs had ended: connection_lost"},
-		"resumed":      {[]admin.Node{busy, {State: "online", OpenRuns: 2}}, "", exitFailed, "n1 is not drained any more"},
+		"it goes away": {[]admin.Node{busy, {State: "offline", LastCause: "connection_lost"}}, "", exitFailed, "n1 disconnected before its runs ended: connection_lost"},
+		"resumed":      {[]admin.Node{busy, {State: "online", OpenRuns: 2}}, "", exitFailed, "n1 is no longer draining"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			drainedBy(t, test.states...)

@@ -22,30 +22,30 @@ const defaultState = "sqlite://iop-data/iop.db"
 
 // edgeSettings are the settings of `iop edge`, with the prefix IOP_EDGE_.
 type edgeSettings struct {
-	Listen         string        `env:"LISTEN" help:"address of the public API, and in token mode of the tunnel" example:":8480" more:"It is at /tunnel/v1. HTTP/1.1 and HTTP/2, without TLS as cleartext HTTP/2 with prior knowledge."`
+	Listen         string        `env:"LISTEN" help:"address of the public API and, in token mode, of the tunnel (/tunnel/v1)" example:":8480" more:"HTTP/1.1 and HTTP/2; without TLS, HTTP/2 with prior knowledge (h2c)."`
 	AdminListen    string        `env:"ADMIN_LISTEN" help:"address of the admin API, the console and /metrics" example:"127.0.0.1:8481" more:"It has no TLS: keep it on loopback or a trusted network."`
-	Mode           string        `env:"MODE" help:"how Nodes prove who they are: token (a join token), managed (a certificate; they may be leased credentials)" example:"managed"`
-	TunnelListen   string        `env:"TUNNEL_LISTEN" help:"managed mode: address that Nodes connect to; default :8482" example:":8482" more:"TLS 1.3 with certificates on both sides, which must end here and not at a load balancer."`
-	IdentityCert   string        `env:"IDENTITY_CERT" help:"managed mode: PEM file with the certificate that says who this Edge is to its Nodes" example:"/etc/iop/edge-main.pem" more:"From \"iop ca issue\" or another authority. IOP_EDGE_TLS_CERT is another thing: what clients see." absent:"required there"`
-	IdentityKey    string        `env:"IDENTITY_KEY" help:"managed mode: PEM file with its key, mode 0600" example:"/etc/iop/edge-main.key" absent:"required there"`
-	CA             string        `env:"CA" help:"managed mode: PEM file of the authorities of the Nodes' certificates" example:"/etc/iop/bundle.pem" more:"The old ones and the new ones while they change." absent:"required there"`
-	SPIFFESocket   string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API to get identity and authorities from, instead of files; IOP_EDGE_ID says which" example:"unix:///run/spire/agent.sock"`
-	MasterKeyFile  string        `env:"MASTER_KEY_FILE" help:"file with the keys that seal providers' credentials, from iop master-key create" example:"/etc/iop/master-key" more:"Mode 0600. Without it slots give no credential."`
-	State          string        `env:"STATE" help:"where state is kept" example:"sqlite:///var/lib/iop/iop.db" more:"sqlite:///absolute/path/iop.db or sqlite://relative/path/iop.db, on a local disk. The directory is made with mode 0700; the admin token lies in it."`
-	TLSCert        string        `env:"TLS_CERT" help:"PEM file with the certificate of the public listener, and its chain" example:"/etc/iop/tls.crt"`
+	Mode           string        `env:"MODE" help:"how Nodes authenticate: token (a join token), managed (a certificate; required for leasing credentials)" example:"managed"`
+	TunnelListen   string        `env:"TUNNEL_LISTEN" help:"managed mode: address that Nodes connect to; default :8482" example:":8482" more:"Mutual TLS 1.3. It must end here, not at a load balancer."`
+	IdentityCert   string        `env:"IDENTITY_CERT" help:"managed mode: PEM file with the certificate that identifies this Edge to its Nodes" example:"/etc/iop/edge-main.pem" more:"From \"iop ca issue\" or another authority. Not IOP_EDGE_TLS_CERT, which clients see." absent:"required in managed mode"`
+	IdentityKey    string        `env:"IDENTITY_KEY" help:"managed mode: PEM file with its key, mode 0600" example:"/etc/iop/edge-main.key" absent:"required in managed mode"`
+	CA             string        `env:"CA" help:"managed mode: PEM file with the authorities of the Nodes' certificates" example:"/etc/iop/bundle.pem" more:"While you change authorities: the old and the new ones." absent:"required in managed mode"`
+	SPIFFESocket   string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API that provides identity and authorities instead of files; IOP_EDGE_ID selects the identity" example:"unix:///run/spire/agent.sock"`
+	MasterKeyFile  string        `env:"MASTER_KEY_FILE" help:"file with the keys that seal providers' credentials, from iop master-key create" example:"/etc/iop/master-key" more:"Mode 0600. Without it no credential can be leased."`
+	State          string        `env:"STATE" help:"database that holds the state" example:"sqlite:///var/lib/iop/iop.db" more:"sqlite:///absolute/path/iop.db or sqlite://relative/path/iop.db, on a local disk. The directory is created with mode 0700 and also holds the admin token."`
+	TLSCert        string        `env:"TLS_CERT" help:"PEM file with the public listener's certificate and chain" example:"/etc/iop/tls.crt"`
 	TLSKey         string        `env:"TLS_KEY" help:"PEM file with its key" example:"/etc/iop/tls.key"`
-	Auth           string        `env:"AUTH" help:"who may call: keys (who has an API key), none (anyone; on a loopback address only)" example:"keys" more:"With none, IOP_EDGE_LISTEN must be a loopback address."`
-	ID             string        `env:"ID" help:"this Edge's name, told to Nodes and to proxies; default: a random one, in managed mode its certificate's" example:"edge-1" more:"Via has it, with a random part that is new at each start. Letters, digits, '.', '_' and '-'. In managed mode it, or the whole SPIFFE ID, must be the certificate's." absent:"random, in managed mode the certificate's"`
-	Log            string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
-	MaxBody        int64         `env:"MAX_BODY" min:"1" max:"1099511627776" help:"largest request body in bytes" example:"67108864" more:"Beyond it 413."`
-	BodyBudget     int64         `env:"BODY_BUDGET" min:"1" max:"1099511627776" help:"request bodies held at once in bytes; beyond it requests wait, and are refused after a while" example:"536870912" more:"They wait for as long as for a Node, 5 minutes at most; then 503 with Retry-After."`
-	QueueLimit     int           `env:"QUEUE_LIMIT" min:"0" max:"1000000" help:"requests that wait for one model; 0: the default" example:"1000" more:"Beyond it 429 queue_full." absent:"1024"`
-	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" min:"0s" max:"24h" help:"how long a request may wait for a Node; 0: as long as the request may take" example:"2m" more:"Beyond it 504 queue_timeout." absent:"as IOP_EDGE_TOTAL_TIMEOUT"`
-	PerSource      int           `env:"CONNECTIONS_PER_SOURCE" min:"0" max:"1000000" help:"client connections of one IPv4 address, or of one /64 of IPv6; 0: the default" example:"1000" more:"Beyond it 503. Loopback has no such bound; raise it for a reverse proxy on another machine. See operations.md." absent:"half of all client connections"`
-	TotalTimeout   time.Duration `env:"TOTAL_TIMEOUT" min:"1ms" max:"24h" help:"how long a request may take in all" example:"30m"`
-	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" min:"0s" max:"24h" help:"how long requests may still take when the Edge stops" example:"30s" more:"From the first SIGTERM on."`
-	Config         string        `env:"CONFIG" help:"file of routes, read again when it changes and at SIGHUP; default: each model that a Node offers is a route" example:"/etc/iop/iop.yaml" more:"A file with a fault does not start; later it changes nothing, and the log, iop status and the admin API say why. See routes.md."`
-	UsageRetention span          `env:"USAGE_RETENTION" min:"0d" max:"36500d" help:"how long the record of each run, and of each lease, is kept; 0d: for ever" example:"90d" more:"What a key has used of its month's budget is kept apart, and stays."`
+	Auth           string        `env:"AUTH" help:"who may call: keys (anyone with an API key), none (anyone; on a loopback address only)" example:"keys" more:"With none, IOP_EDGE_LISTEN must be a loopback address."`
+	ID             string        `env:"ID" help:"this Edge's name, sent to Nodes and in the Via header; default: random, in managed mode the certificate's" example:"edge-1" more:"In Via a random suffix is added, new at each start. Letters, digits, '.', '_' and '-'. In managed mode it must match the certificate's name or whole SPIFFE ID." absent:"random, in managed mode the certificate's"`
+	Log            string        `env:"LOG" help:"log level: debug, info, warn or error; the format is JSON, or text on a terminal" example:"info"`
+	MaxBody        int64         `env:"MAX_BODY" min:"1" max:"1099511627776" help:"largest request body in bytes" example:"67108864" more:"Larger ones get 413."`
+	BodyBudget     int64         `env:"BODY_BUDGET" min:"1" max:"1099511627776" help:"total memory for request bodies in bytes; beyond it requests wait, then are refused" example:"536870912" more:"They wait up to IOP_EDGE_QUEUE_TIMEOUT, at most 5 minutes, then get 503 with Retry-After."`
+	QueueLimit     int           `env:"QUEUE_LIMIT" min:"0" max:"1000000" help:"maximum queued requests per model; 0: the default" example:"1000" more:"Beyond it requests get 429 queue_full." absent:"1024"`
+	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" min:"0s" max:"24h" help:"how long a request may wait in the queue; 0: as long as the request may take" example:"2m" more:"After that it gets 504 queue_timeout." absent:"as IOP_EDGE_TOTAL_TIMEOUT"`
+	PerSource      int           `env:"CONNECTIONS_PER_SOURCE" min:"0" max:"1000000" help:"maximum client connections per IPv4 address or IPv6 /64; 0: the default" example:"1000" more:"Beyond it 503. Loopback is exempt; raise it for a reverse proxy on another machine. See operations.md." absent:"half of all client connections"`
+	TotalTimeout   time.Duration `env:"TOTAL_TIMEOUT" min:"1ms" max:"24h" help:"how long a request may take in total" example:"30m"`
+	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" min:"0s" max:"24h" help:"how long open requests may take to finish when the Edge stops" example:"30s" more:"Counted from the first SIGTERM."`
+	Config         string        `env:"CONFIG" help:"route file, reloaded when it changes and on SIGHUP; default: each model that a Node offers is a route" example:"/etc/iop/iop.yaml" more:"The Edge does not start with an invalid file. On reload an invalid file is ignored; the log, iop status and the admin API report why. See routes.md."`
+	UsageRetention span          `env:"USAGE_RETENTION" min:"0d" max:"36500d" help:"how long the records of runs and leases are kept; 0d: forever" example:"90d" more:"Monthly token counts of keys are kept separately."`
 
 	checkOnly bool // --check-config: nothing is started
 }
@@ -71,21 +71,21 @@ func newEdgeCommand() *cobra.Command {
 		Short: "Run the Edge: the public API that Nodes connect to",
 		Long: `Run the Edge: the public API that Nodes connect to.
 
-The state directory is made at the first start, with the admin token in it. At
-the first SIGTERM or Ctrl-C the Edge takes no new requests, lets the open ones
-finish, and ends; at the second it ends at once.
+The first start creates the state directory with the admin token in it. On the
+first SIGTERM or Ctrl-C the Edge takes no new requests, lets open ones finish, and
+exits; on the second it exits at once.
 
-With --config, a file says what each model name means. It is read again when it
-changes and at SIGHUP; a file with a fault changes nothing, and the log says
-why. So does one that holds no routes and does not say "routes: []". --check-config
-looks for faults, starts nothing, and says what the file would change at the Edge
-that runs with these settings, if one does: routes that are gone, routes that
-more principals may use, caps that are raised.
+With --config, a route file defines what each model name means. It is reloaded when
+it changes and on SIGHUP. An invalid file is ignored and the log reports why; so is
+a file without routes, unless it says "routes: []". --check-config validates the
+file without starting anything. If an Edge runs with these settings, it also lists
+what the file would change: removed routes, routes open to more principals, and
+raised caps.
 
-In managed mode Nodes show a certificate instead of a join token, and connect to
-a listener of their own; they may be leased the credentials in slots ("iop slot").
-Certificate and authorities are read again when they change, they and the master
-keys at SIGHUP; a file with a fault changes nothing.`,
+In managed mode Nodes authenticate with a certificate instead of a join token, and
+connect to a separate listener. Credentials in slots ("iop slot") can be leased to
+them. Certificate and authorities are reloaded when they change and on SIGHUP, the
+master keys on SIGHUP only. Invalid files are ignored.`,
 		Example: `  iop edge
   iop edge --config iop.yaml --check-config
   iop edge --listen :443 --tls-cert tls.crt --tls-key tls.key --state sqlite:///var/lib/iop/iop.db
@@ -94,7 +94,7 @@ keys at SIGHUP; a file with a fault changes nothing.`,
 		Args: exactly(),
 	}
 	s := bindSettings(cmd, edgePrefix, &config, nil)
-	cmd.Flags().BoolVar(&config.checkOnly, "check-config", false, "say whether the file of --config has faults, and what it would change at the Edge that runs, and end; nothing is applied or started")
+	cmd.Flags().BoolVar(&config.checkOnly, "check-config", false, "validate the file of --config, show what it would change at the running Edge, and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := config.load(s); err != nil {
 			return err
@@ -122,11 +122,11 @@ func (c *edgeSettings) load(s *settings) error {
 	}
 	switch {
 	case sameAddress(c.Listen, c.AdminListen):
-		return s.fault("ADMIN_LISTEN", "must be another address than IOP_EDGE_LISTEN (--listen): the public must not reach the admin API")
+		return s.fault("ADMIN_LISTEN", "must differ from IOP_EDGE_LISTEN (--listen): the public must not reach the admin API")
 	case c.State == "sqlite::memory:":
-		return s.fault("STATE", "must outlive the process: without a directory nobody could read the admin token; \"iop dev\" keeps state in memory")
+		return s.fault("STATE", "must be on disk, because the admin token is kept next to it; \"iop dev\" keeps state in memory")
 	case strings.HasPrefix(c.State, "postgres"):
-		return s.fault("STATE", "can't be PostgreSQL in this version: state is kept by SQLite")
+		return s.fault("STATE", "can't be PostgreSQL in this version; use SQLite")
 	case c.Auth != gateway.AuthKeys && c.Auth != gateway.AuthNone:
 		return s.fault("AUTH", "must be keys or none")
 	case c.Auth == gateway.AuthNone && !listensOnLoopback(c.Listen):
@@ -210,7 +210,7 @@ func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger
 func startFault(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w; \"iop doctor edge\" says whether it is an Edge: end it, or choose another address (--listen, --admin-listen, --tunnel-listen)", err)
+		return fmt.Errorf("%w; \"iop doctor edge\" shows whether an Edge uses it: stop that process, or choose another address (--listen, --admin-listen, --tunnel-listen)", err)
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("%w; a port below 1024 needs CAP_NET_BIND_SERVICE: see deploy/systemd, or choose another with --listen", err)
 	}
@@ -221,10 +221,10 @@ func startFault(err error) error {
 func (c *edgeSettings) openStore(ctx context.Context, s *settings, logger *slog.Logger) (*state.Store, error) {
 	store, err := state.Open(ctx, c.State)
 	if err != nil {
-		return nil, fmt.Errorf("%w; \"iop doctor edge\" looks into it (IOP_EDGE_STATE, --state)", err)
+		return nil, fmt.Errorf("%w; \"iop doctor edge\" checks it (IOP_EDGE_STATE, --state)", err)
 	}
 	if !listensOnLoopback(c.AdminListen) {
-		logger.Warn("the admin API can be reached from other machines, and is not encrypted", "listen", c.AdminListen)
+		logger.Warn("the admin API is reachable from other machines and is not encrypted", "listen", c.AdminListen)
 	}
 	_, created, err := store.AdminToken(ctx)
 	if err == nil {
@@ -235,7 +235,7 @@ func (c *edgeSettings) openStore(ctx context.Context, s *settings, logger *slog.
 		return nil, err
 	}
 	if created {
-		logger.Info("the admin token was created beside the state, in the file admin-token")
+		logger.Info("created the admin token next to the state, in the file admin-token")
 	}
 	return store, nil
 }

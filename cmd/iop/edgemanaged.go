@@ -21,12 +21,12 @@ func (c *edgeSettings) checkMode(s *settings) error {
 	case gateway.ModeToken:
 		for _, name := range []string{"TUNNEL_LISTEN", "IDENTITY_CERT", "IDENTITY_KEY", "CA", "SPIFFE_SOCKET"} {
 			if s.given(name) {
-				return s.fault(name, "is for managed mode (IOP_EDGE_MODE=managed), and this is token mode")
+				return s.fault(name, "requires managed mode (IOP_EDGE_MODE=managed); this is token mode")
 			}
 		}
 		if c.ID != "" {
 			if err := identity.ValidateName(c.ID); err != nil {
-				return s.fault("ID", "is wrong: %v", err)
+				return s.fault("ID", "is not valid: %v", err)
 			}
 		}
 		return nil
@@ -49,15 +49,15 @@ func (c *edgeSettings) checkManaged(s *settings) error {
 	if c.SPIFFESocket != "" {
 		switch id := identity.ID(c.ID); {
 		case c.IdentityCert != "" || c.IdentityKey != "" || c.CA != "":
-			return s.fault("SPIFFE_SOCKET", "excludes IOP_EDGE_IDENTITY_CERT, IOP_EDGE_IDENTITY_KEY and IOP_EDGE_CA: the agent has them")
+			return s.fault("SPIFFE_SOCKET", "can't be combined with IOP_EDGE_IDENTITY_CERT, IOP_EDGE_IDENTITY_KEY and IOP_EDGE_CA: the agent provides them")
 		case id.Validate() != nil || id.Role() != identity.RoleEdge:
-			return s.fault("ID", "must be the SPIFFE ID to ask the agent for, spiffe://TRUST-DOMAIN/edge/NAME")
+			return s.fault("ID", "must be the SPIFFE ID to request from the agent, spiffe://TRUST-DOMAIN/edge/NAME")
 		}
 		return nil
 	}
 	switch {
 	case c.IdentityCert == "":
-		return s.fault("IDENTITY_CERT", "or IOP_EDGE_SPIFFE_SOCKET (--spiffe-socket) is required in managed mode: make a certificate with \"iop ca issue\"")
+		return s.fault("IDENTITY_CERT", "or IOP_EDGE_SPIFFE_SOCKET (--spiffe-socket) is required in managed mode: create a certificate with \"iop ca issue\"")
 	case c.IdentityKey == "":
 		return s.fault("IDENTITY_KEY", "is required with IOP_EDGE_IDENTITY_CERT")
 	case c.CA == "":
@@ -110,7 +110,7 @@ func warnUnopened(ctx context.Context, store *state.Store, logger *slog.Logger) 
 	}
 	for _, use := range uses {
 		if !use.Known {
-			logger.Warn("slots can't be opened: IOP_EDGE_MASTER_KEY_FILE lacks their key", "slots", use.Slots, "master_key", string(use.ID))
+			logger.Warn("slots can't be opened: IOP_EDGE_MASTER_KEY_FILE does not hold their key", "slots", use.Slots, "master_key", string(use.ID))
 		}
 	}
 	return nil
@@ -122,24 +122,24 @@ func (c *edgeSettings) hangup(ctx context.Context, edge *gateway.Server, source 
 	if c.Config != "" {
 		nothing = false
 		if err := edge.Reload(); err != nil {
-			logger.Error("SIGHUP: the former routes stay in force", "file", c.Config, "error", err)
+			logger.Error("SIGHUP: the previous routes stay in force", "file", c.Config, "error", err)
 		}
 	}
 	if reloads, err := reloadIdentity(source); reloads {
 		nothing = false
 		if err != nil {
-			logger.Error("SIGHUP: the former identity stays in force", "error", err)
+			logger.Error("SIGHUP: the previous identity stays in force", "error", err)
 		}
 	}
 	if c.MasterKeyFile != "" {
 		nothing = false
 		if err := readMasterKeys(store, c.MasterKeyFile); err != nil {
-			logger.Error("SIGHUP: the former master keys stay in force", "file", c.MasterKeyFile, "error", err)
+			logger.Error("SIGHUP: the previous master keys stay in force", "file", c.MasterKeyFile, "error", err)
 		} else if err := warnUnopened(ctx, store, logger); err != nil {
-			logger.Error("SIGHUP: the uses of the master keys can't be read", "error", err)
+			logger.Error("SIGHUP: can't read which slots use the master keys", "error", err)
 		}
 	}
 	if nothing {
-		logger.Warn("SIGHUP: the Edge was started without a file of routes, so there is nothing to read again")
+		logger.Warn("SIGHUP: the Edge was started without a route file, so there is nothing to reload")
 	}
 }

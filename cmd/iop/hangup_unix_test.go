@@ -56,7 +56,7 @@ func TestHangupWithoutAFile(t *testing.T) {
 	}
 	var line struct{ Msg string }
 	s.edge.object("SIGHUP", &line)
-	if !strings.Contains(line.Msg, "nothing to read again") {
+	if !strings.Contains(line.Msg, "nothing to reload") {
 		t.Errorf("the log says %q", line.Msg)
 	}
 	s.must("status")

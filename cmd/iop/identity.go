@@ -12,9 +12,9 @@ import (
 )
 
 func newIdentityCommand() *cobra.Command {
-	return showCommand("identity", "Show who the Edge is to its Nodes in managed mode, and how its certificate fares",
-		`Show who the Edge is to its Nodes in managed mode, and how its certificate fares:
-serial, end, authorities, and why what was offered last was refused, if it was.`, "/identity", printIdentity)
+	return showCommand("identity", "Show the Edge's identity and certificate in managed mode",
+		`Show the Edge's identity and certificate in managed mode: serial number, expiry,
+authorities and, if the last reload was refused, why.`, "/identity", printIdentity)
 }
 
 func printIdentity(w io.Writer, id *admin.Identity) error {
@@ -37,7 +37,7 @@ func printIdentity(w io.Writer, id *admin.Identity) error {
 		{"loads", strconv.FormatUint(id.Loads, 10) + ", " + strconv.FormatUint(id.Refused, 10) + " refused"},
 	}
 	if id.Fault != "" {
-		lines = append(lines, [2]string{"warning", "what was offered at " + at(id.FaultAt) + " was refused: " + id.Fault})
+		lines = append(lines, [2]string{"warning", "the reload at " + at(id.FaultAt) + " was refused: " + id.Fault})
 	}
 	for _, line := range lines {
 		if _, err := fmt.Fprintf(w, "%-9s %s\n", line[0], onTerminal(line[1])); err != nil {

@@ -16,15 +16,15 @@ import (
 func newJoinTokenCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "join-token",
-		Short: "Make, list and revoke join tokens: what a Node needs to join",
-		Long: `Make, list and revoke join tokens: what a Node needs to join.
+		Short: "Create, list and revoke join tokens, which let Nodes join",
+		Long: `Create, list and revoke join tokens, which let Nodes join.
 
-A token that is bound to a Node's name reserves it. A name that no token is
-bound to belongs to the first token that used it. Both last until that token is
-revoked or has expired. Revoking a token closes the sessions that it opened.
+A token bound to a Node's name reserves that name. Any other name belongs to the
+first token that used it. Both last until the token is revoked or expires.
+Revoking a token closes the sessions that it opened.
 
-These commands talk to the Edge's admin API; when no Edge runs they open its
-state themselves.`,
+These commands use the Edge's admin API. If no Edge is running, they open its state
+directly.`,
 		Example: "  iop join-token create --node gpu-3 > token\n  iop join-token list",
 	}, newJoinTokenCreateCommand(), newJoinTokenListCommand(), newJoinTokenRevokeCommand())
 }
@@ -34,31 +34,31 @@ func newJoinTokenCreateCommand() *cobra.Command {
 	var ttl span
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a join token; it is shown once",
-		Long: `Make a join token; it is shown once: alone on standard output, or in the file of
---out. Bind it to a name with --node where you can: anyone who holds an unbound
+		Short: "Create a join token, which is shown only once",
+		Long: `Create a join token. It is shown only once: alone on standard output, or in the file
+given by --out. Bind it to a name with --node if you can: anyone holding an unbound
 token can join under any free name.
 
 A bound token reserves its name at once: a Node that uses that name with an
-unbound token is refused from its next connection on. To exchange a bound token,
-make another one for the same name, give it to the Node, then revoke the first.
+unbound token is refused at its next connection. To replace a bound token, create
+another one for the same name, give it to the Node, then revoke the first.
 
-Labels and models are a Node's word unless its token says otherwise: with --label
-a Node that has any other label is refused, with --model other models that it
-offers are ignored. Both may stand several times.`,
+By default a Node may declare any labels and models. With --label, a Node that has
+any other label is refused. With --model, other models that it offers are ignored.
+Both flags are repeatable.`,
 		Example: `  iop join-token create --node gpu-3 > token
   iop join-token create --node gpu-3 --ttl 90d --out token --if-missing
   iop join-token create --label site=lab --label 'gpu=*' --model 'llama*' --max-nodes 20 > token`,
 	}
-	cmd.Flags().StringVar((*string)(&body.Node), "node", "", "the one Node name it is for, and reserves; default: any free name")
-	cmd.Flags().Var(&ttl, "ttl", "how long it is valid, e.g. 90d; 0: for ever")
+	cmd.Flags().StringVar((*string)(&body.Node), "node", "", "the only Node name it is valid for, reserved by it; default: any free name")
+	cmd.Flags().Var(&ttl, "ttl", "how long it is valid, e.g. 90d; 0: forever")
 	f := cmd.Flags()
-	f.StringArrayVar(&body.Labels, "label", nil, "a label that its Nodes may have, KEY=VALUE, the value as a glob; repeatable; default: any")
-	f.StringArrayVar(&body.Models, "model", nil, "models that its Nodes may offer, as a glob; repeatable; default: all")
-	f.Int64Var(&body.MaxNodes, "max-nodes", 0, "distinct names that it may have, of those used in the last 30 days; default: 100, or 1 with --node")
-	f.Int64Var(&body.MaxSessions, "max-sessions", 0, "sessions at once; default: four for each name")
-	f.Int64Var(&body.MaxModels, "max-models", 0, "models of one Node; more are ignored; default: 16384")
-	f.Int64Var(&body.MaxInventoryBytes, "max-inventory-bytes", 0, "memory at the Edge for what its Nodes offer; default: 67108864")
+	f.StringArrayVar(&body.Labels, "label", nil, "label that its Nodes may have, KEY=VALUE, the value a glob; repeatable; default: any")
+	f.StringArrayVar(&body.Models, "model", nil, "models that its Nodes may offer, a glob; repeatable; default: all")
+	f.Int64Var(&body.MaxNodes, "max-nodes", 0, "maximum distinct Node names in use in the last 30 days; default: 100, or 1 with --node")
+	f.Int64Var(&body.MaxSessions, "max-sessions", 0, "maximum concurrent sessions; default: four per name")
+	f.Int64Var(&body.MaxModels, "max-models", 0, "maximum models per Node; more are ignored; default: 16384")
+	f.Int64Var(&body.MaxInventoryBytes, "max-inventory-bytes", 0, "Edge memory for what its Nodes offer, in bytes; default: 67108864")
 	return creation[admin.NewJoinToken, admin.JoinToken]{
 		secret:  "token",
 		path:    joinTokensPath,
@@ -124,8 +124,8 @@ func newJoinTokenListCommand() *cobra.Command {
 			return []string{string(t.ID), node, orAny(t.Labels), orAny(t.Models), ago(&t.Created), validity(t.Expires, t.Revoked)}
 		},
 	}.command(&cobra.Command{
-		Use: "list", Short: "List the join tokens, without their secrets", Long: `List the join tokens, without their secrets: which Node each is for, which labels
-and models its Nodes may have, how old it is and whether it may still be used.`, Example: "  iop join-token list --json",
+		Use: "list", Short: "List the join tokens without their secrets", Long: `List the join tokens without their secrets: the Node each is for, the labels and
+models its Nodes may have, its age, and whether it is still valid.`, Example: "  iop join-token list --json",
 	})
 }
 
@@ -137,9 +137,9 @@ func orAny(patterns []string) string {
 }
 
 func newJoinTokenRevokeCommand() *cobra.Command {
-	return newRevokeCommand("join-token", "Revoke a join token, and close the sessions that it opened",
-		`Revoke a join token, and close the sessions that it opened. The name that it had
-is free for another token then.`, joinTokensPath,
+	return newRevokeCommand("join-token", "Revoke a join token and close the sessions that it opened",
+		`Revoke a join token and close the sessions that it opened. Its Node names are then
+free for other tokens.`, joinTokensPath,
 		func(ctx context.Context, store *state.Store, id string) error {
 			return store.RevokeJoinToken(ctx, state.JoinTokenID(id), byCommand)
 		})

@@ -21,11 +21,11 @@ const keysPath = "/keys"
 func newKeyCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "key",
-		Short: "Make, list, show, change and revoke API keys",
-		Long: `Make, list, show, change and revoke API keys.
+		Short: "Create, list, show, change and revoke API keys",
+		Long: `Create, list, show, change and revoke API keys.
 
-These commands talk to the Edge's admin API; when no Edge runs they open its
-state themselves.`,
+These commands use the Edge's admin API. If no Edge is running, they open its state
+directly.`,
 		Example: "  iop key create --name alice\n  iop key list\n  iop key update 0Ab3dE9z --rpm 120",
 	}, newKeyCreateCommand(), newKeyListCommand(), newKeyShowCommand(), newKeyUpdateCommand(), newKeyRevokeCommand())
 }
@@ -44,16 +44,16 @@ type keyFlags struct {
 
 func (k *keyFlags) bind(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&k.name, "name", "", "what the key is for; required for a new one")
-	f.StringVar(&k.owner, "owner", "", "whose use it counts as; default: the key's own")
+	f.StringVar(&k.name, "name", "", "name of the key; required for a new one")
+	f.StringVar(&k.owner, "owner", "", "owner that its usage counts for; default: the key itself")
 	f.StringSliceVar(&k.routes, "routes", nil, "models that it may use, as globs; default: all")
-	f.Int64Var(&k.rpm, "rpm", 0, "requests a minute; 0: no limit")
-	f.Int64Var(&k.tpm, "tpm", 0, "tokens a minute; 0: no limit")
-	f.Int64Var(&k.concurrency, "concurrency", 0, "requests at once; 0: no limit")
-	f.Int64Var(&k.monthlyTokens, "monthly-tokens", 0, "tokens in a calendar month (UTC); 0: no limit")
-	f.IntVar(&k.weight, "weight", 1, "its owner's share of a queue, 1 to 1000: who has 2 gets twice as much as who has 1")
-	f.IntVar(&k.priority, "priority", 0, "-100 to 100: of its owner's own requests the higher go first")
-	f.Var(&k.expires, "expires", "how long from now it is valid, e.g. 30d; 0: for ever")
+	f.Int64Var(&k.rpm, "rpm", 0, "requests per minute; 0: no limit")
+	f.Int64Var(&k.tpm, "tpm", 0, "tokens per minute; 0: no limit")
+	f.Int64Var(&k.concurrency, "concurrency", 0, "concurrent requests; 0: no limit")
+	f.Int64Var(&k.monthlyTokens, "monthly-tokens", 0, "tokens per calendar month (UTC); 0: no limit")
+	f.IntVar(&k.weight, "weight", 1, "its owner's share of a queue, 1 to 1000; 2 gets twice as much as 1")
+	f.IntVar(&k.priority, "priority", 0, "-100 to 100; among its owner's requests higher ones go first")
+	f.Var(&k.expires, "expires", "how long from now it is valid, e.g. 30d; 0: forever")
 }
 
 // until is when the key expires, nil for never.
@@ -72,9 +72,9 @@ func newKeyCreateCommand() *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make an API key; it is shown once",
-		Long: `Make an API key; it is shown once: alone on standard output, or in the file of
---out. Without limits it may do what it likes with every model.`,
+		Short: "Create an API key, which is shown only once",
+		Long: `Create an API key. It is shown only once: alone on standard output, or in the file
+given by --out. By default it has no limits and may use every model.`,
 		Example: `  iop key create --name alice
   iop key create --name ci --owner team-a --routes 'llama*,qwen*' --expires 30d --json
   iop key create --name batch --rpm 600 --tpm 200000 --concurrency 8 --monthly-tokens 50000000`,
@@ -126,8 +126,8 @@ func newKeyListCommand() *cobra.Command {
 			}
 		},
 	}.command(&cobra.Command{
-		Use: "list", Short: "List the API keys and their limits, without their secrets", Long: `List the API keys and their limits, without their secrets. PRINCIPAL is whose use
-a key counts as, USED when it was last used.`, Example: "  iop key list --json",
+		Use: "list", Short: "List the API keys and their limits, without their secrets", Long: `List the API keys and their limits, without their secrets. PRINCIPAL is who a key's
+usage counts for, USED when it was last used.`, Example: "  iop key list --json",
 	})
 }
 
@@ -153,9 +153,8 @@ func limitsOf(k *admin.Key) string {
 
 func newKeyShowCommand() *cobra.Command {
 	return oneKeyCommand(&cobra.Command{
-		Use: "show ID", Short: "Show an API key, its limits and what of them is used now", Long: `Show an API key, its limits and what of them is used now: requests under way, what
-is left of its minute, and the tokens of its month. The latter three need an Edge
-that runs.`, Example: "  iop key show 0Ab3dE9z",
+		Use: "show ID", Short: "Show an API key, its limits and its current use", Long: `Show an API key, its limits and its current use: open requests, what is left for
+this minute, and the tokens of this month. The last three need a running Edge.`, Example: "  iop key show 0Ab3dE9z",
 	}, func(*cobra.Command) (keyCall, error) {
 		return keyCall{method: "GET", onState: func(ctx context.Context, store *state.Store, id state.KeyID) (state.Key, error) {
 			return store.Key(ctx, id)
@@ -167,9 +166,9 @@ func newKeyUpdateCommand() *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "update ID",
-		Short: "Change an API key's name, owner, models, limits or end",
-		Long: `Change an API key's name, owner, models, limits or end. What no flag names stays
-as it is. It counts from the key's next request on.`,
+		Short: "Change an API key's name, owner, models, limits or expiry",
+		Long: `Change an API key's name, owner, models, limits or expiry. Everything without a
+flag stays unchanged. The change applies from the key's next request.`,
 		Example: `  iop key update 0Ab3dE9z --rpm 120 --priority 5
   iop key update 0Ab3dE9z --routes '' --expires 0`,
 	}
@@ -211,7 +210,7 @@ func (k *keyFlags) change(cmd *cobra.Command) (*admin.KeyChange, error) {
 		}
 	}
 	if !any {
-		return nil, errors.New("nothing is to be changed; for example --rpm 120")
+		return nil, errors.New("nothing to change; give a flag such as --rpm 120")
 	}
 	return change, nil
 }
@@ -307,9 +306,9 @@ func printKey(w io.Writer, k *admin.Key) error {
 }
 
 func newKeyRevokeCommand() *cobra.Command {
-	return newRevokeCommand("key", "Revoke an API key: from now on it is refused",
-		`Revoke an API key: from now on it is refused. Runs under way finish ("iop cancel"
-ends them); those with a leased credential are cancelled. It can't be taken back.`, keysPath, func(ctx context.Context, store *state.Store, id string) error {
+	return newRevokeCommand("key", "Revoke an API key: it is refused from now on",
+		`Revoke an API key: it is refused from now on. Open runs finish ("iop cancel" ends
+them); those with a leased credential are cancelled. This can't be undone.`, keysPath, func(ctx context.Context, store *state.Store, id string) error {
 			return store.RevokeKey(ctx, state.KeyID(id), byCommand)
 		})
 }

@@ -39,7 +39,7 @@ func (f *identityFiles) open(ctx context.Context, role identity.Role, logger *sl
 	case err != nil:
 		return nil, oneLine(err)
 	case id.Role() != role:
-		return nil, fmt.Errorf("%s is the certificate of %s, and no %s's", f.cert, id, role)
+		return nil, fmt.Errorf("%s is the certificate of %s; its role must be %s", f.cert, id, role)
 	case f.check != nil:
 		if err := f.check(id); err != nil {
 			return nil, err

@@ -160,7 +160,7 @@ func TestManagedFaults(t *testing.T) {
 		{with(edge, "--spiffe-socket", "unix:///none"), "IOP_EDGE_SPIFFE_SOCKET"},
 		{with(edge, "--id", "other"), "IOP_EDGE_ID"},
 		{with(edge, "--id", "spiffe://iop.example.org/edge/other"), "IOP_EDGE_ID"},
-		{with(edge, "--identity-cert", c.path("node-gpu-3.pem"), "--identity-key", c.path("node-gpu-3.key")), "no edge's"},
+		{with(edge, "--identity-cert", c.path("node-gpu-3.pem"), "--identity-key", c.path("node-gpu-3.key")), "its role must be edge"},
 		{with(edge, "--identity-key", c.path("node-gpu-3.key")), "IOP_EDGE_IDENTITY_CERT"},
 		{with(edge, "--identity-cert", c.path("none.pem")), "no such file"},
 		{with(edge, "--ca", c.path("edge-main.pem")), "IOP_EDGE_IDENTITY_CERT"},

@@ -18,20 +18,20 @@ const masterKeysPath = "/master-keys"
 func newMasterKeyCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "master-key",
-		Short: "Make, add and list the keys that seal credentials, and seal anew",
-		Long: `Make, add and list the keys that seal credentials, and seal anew. The file is
-kept apart from the Edge's state, is given to the Edge as
-IOP_EDGE_MASTER_KEY_FILE, and should have a copy in a safe: without it the slots
+		Short: "Create, add and list the master keys that seal credentials, and reseal slots",
+		Long: `Create, add and list the master keys that seal credentials, and reseal slots. Keep
+the file apart from the Edge's state, pass it to the Edge as
+IOP_EDGE_MASTER_KEY_FILE, and back it up in a safe place: without it the slots
 can't be opened.
 
-To change the key: "add" puts another one first, SIGHUP has the Edge read the
-file, "rewrap" seals under the new one what the old one still does, and once
-"list" shows no slots for the old one its line may go.`,
+To change the key: "add" puts a new one first, SIGHUP makes the Edge reload the
+file, and "rewrap" reseals every slot under the new key. Once "list" shows no slots
+for the old key, you can delete its line.`,
 		Example: "  iop master-key create /etc/iop/master-key\n  iop master-key list",
-	}, newMasterKeyFileCommand("create", "Make a file with a master key", `Make a file with a master key, mode 0600. It replaces nothing. Keep a copy in a safe:
-without it the slots can't be opened.`, state.CreateMasterKeyFile),
-		newMasterKeyFileCommand("add", "Put another master key first in a file, where new values are sealed under it", `Put another master key first in a file, where new values are sealed under it. Send
-the Edge a SIGHUP then, and seal anew what the former key seals ("rewrap").`, state.AddMasterKey),
+	}, newMasterKeyFileCommand("create", "Create a file with a master key", `Create a file with a master key, mode 0600. An existing file is never overwritten.
+Back it up in a safe place: without it the slots can't be opened.`, state.CreateMasterKeyFile),
+		newMasterKeyFileCommand("add", "Add a master key at the top of a file, so that new values are sealed under it", `Add a master key at the top of a file, so that new values are sealed under it. Then
+send the Edge a SIGHUP, and reseal the slots of the old key ("rewrap").`, state.AddMasterKey),
 		newMasterKeyListCommand(), newRewrapCommand())
 }
 
@@ -45,7 +45,7 @@ func newMasterKeyFileCommand(verb, short, long string, put func(path string) (st
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		key, err := put(args[0])
 		if errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("%s exists already; \"iop master-key add\" puts another key into it", args[0])
+			return fmt.Errorf("%s already exists; \"iop master-key add\" adds a key to it", args[0])
 		}
 		if err != nil {
 			return err
@@ -68,7 +68,7 @@ func newMasterKeyListCommand() *cobra.Command {
 		},
 		header: "ID SLOTS STATE",
 		row: func(k *admin.MasterKey) []string {
-			use := "not known: its slots give no credential"
+			use := "unknown: its slots can't be opened"
 			switch {
 			case k.Current:
 				use = "current"
@@ -79,8 +79,8 @@ func newMasterKeyListCommand() *cobra.Command {
 		},
 		opens: true,
 	}.command(&cobra.Command{
-		Use: "list", Short: "List the master keys by their ids, and how many slots each seals", Long: `List the master keys by their ids, and how many slots each seals. A key that seals
-none may go from the file; one that is not known leaves its slots unusable.`, Example: "  iop master-key list",
+		Use: "list", Short: "List the ids of the master keys and how many slots each seals", Long: `List the ids of the master keys and how many slots each seals. A key that seals none
+can be deleted from the file. Slots of an unknown key are unusable.`, Example: "  iop master-key list",
 	})
 }
 
@@ -88,12 +88,12 @@ func newRewrapCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "rewrap",
-		Short: "Seal under the first master key what the others still seal",
-		Long: `Seal under the first master key what the others still seal. Values and revisions
-stay, so neither leases nor runs notice. After a failure it may be run again.
+		Short: "Reseal all slots under the first master key",
+		Long: `Reseal all slots under the first master key. Values and revisions stay the same, so
+leases and runs are not affected. After a failure it can be run again.
 
-The Edge must have read the file with the new key (SIGHUP). With
---master-key-file the command makes sure of that before it begins.`,
+The Edge must have loaded the file with the new key (SIGHUP). With
+--master-key-file the command checks that first.`,
 		Example: "  iop master-key rewrap --master-key-file /etc/iop/master-key",
 		Args:    exactly(),
 	}
@@ -124,7 +124,7 @@ The Edge must have read the file with the new key (SIGHUP). With
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), done)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s sealed anew, under the master key %s\n", counted(done.Moved, "slot"), done.MasterKey)
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s resealed under the master key %s\n", counted(done.Moved, "slot"), done.MasterKey)
 		return err
 	}
 	return cmd
@@ -148,5 +148,5 @@ func (o *operator) edgeHasRead(ctx context.Context) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the Edge does not seal under %s, the first key of %s: have it read the file again (SIGHUP)", keys[0].ID(), o.master.File)
+	return fmt.Errorf("the Edge does not seal under %s, the first key of %s: make it reload the file (SIGHUP)", keys[0].ID(), o.master.File)
 }

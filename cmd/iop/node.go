@@ -19,18 +19,18 @@ import (
 
 // nodeSettings are the settings of `iop node`, with the prefix IOP_NODE_.
 type nodeSettings struct {
-	Edge         string        `env:"EDGE" help:"the Edge's tunnel URL" example:"wss://edge.example.org/tunnel/v1" more:"wss://host/tunnel/v1; ws:// on a trusted network; in managed mode wss://host:8482." absent:"required"`
-	Name         string        `env:"NAME" help:"this Node's name; it belongs to the join token that is bound to it, or to the first that uses it; in managed mode the certificate's" example:"gpu-3" more:"1 to 128 letters, digits, '.', '_', ':', '-'; not \".\" or \"..\"." absent:"the host's name, in managed mode the certificate's"`
-	JoinToken    string        `env:"JOIN_TOKEN" secret:"true" help:"join token, from \"iop join-token create\"" more:"A file is read at each connection, so it may be exchanged while the Node runs." absent:"required in token mode"`
-	Providers    specList      `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH][,slots=a|b*][,ca=PATH]; repeatable, and separated by spaces in the variable; without any, local ones are looked for" example:"ollama=http://127.0.0.1:11434" more:"See below." absent:"search"`
+	Edge         string        `env:"EDGE" help:"the Edge's tunnel URL" example:"wss://edge.example.org/tunnel/v1" more:"wss://host/tunnel/v1; ws:// only on a trusted network; in managed mode wss://host:8482." absent:"required"`
+	Name         string        `env:"NAME" help:"this Node's name; it belongs to the join token bound to it, or to the first that uses it; in managed mode the certificate's" example:"gpu-3" more:"1 to 128 letters, digits, '.', '_', ':', '-'; not \".\" or \"..\"." absent:"the host's name, in managed mode the certificate's"`
+	JoinToken    string        `env:"JOIN_TOKEN" secret:"true" help:"join token, from \"iop join-token create\"" more:"A file is read at each connection, so it can be replaced while the Node runs." absent:"required in token mode"`
+	Providers    specList      `env:"PROVIDERS" flag:"provider" help:"inference server to offer, id[:adapter]=URL[,capacity=N][,models=a|b][,key-file=PATH][,slots=a|b*][,ca=PATH]; repeatable, or separated by spaces in the variable; default: the local ones that are found" example:"ollama=http://127.0.0.1:11434" more:"See below." absent:"discovery"`
 	Labels       string        `env:"LABELS" help:"labels of this Node" example:"gpu=h100,site=lab"`
-	CA           string        `env:"CA" help:"PEM file of the authorities to trust for the Edge's certificate, instead of the system's; required with --tls-cert" example:"/etc/iop/ca.pem" absent:"the system's"`
-	TLSCert      string        `env:"TLS_CERT" help:"managed mode: PEM file with the certificate that says who this Node is, instead of a join token" example:"/etc/iop/node-gpu-3.pem" more:"It selects managed mode, excludes a join token, and needs an Edge in managed mode."`
+	CA           string        `env:"CA" help:"PEM file with the authorities to trust for the Edge's certificate instead of the system's; required with --tls-cert" example:"/etc/iop/ca.pem" absent:"the system's"`
+	TLSCert      string        `env:"TLS_CERT" help:"managed mode: PEM file with the certificate that identifies this Node, instead of a join token" example:"/etc/iop/node-gpu-3.pem" more:"It selects managed mode, which uses no join token and needs an Edge in managed mode."`
 	TLSKey       string        `env:"TLS_KEY" help:"managed mode: PEM file with its key, mode 0600" example:"/etc/iop/node-gpu-3.key"`
-	EdgeID       string        `env:"EDGE_ID" help:"managed mode: the SPIFFE ID of the one Edge to talk to" example:"spiffe://iop.example.org/edge/main" absent:"required there"`
-	SPIFFESocket string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API to get identity and authorities from, instead of files" example:"unix:///run/spire/agent.sock" more:"The Node is IOP_NODE_NAME in the Edge's trust domain."`
-	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" min:"0s" max:"24h" help:"how long open runs may take when the Node stops" example:"30s" more:"From the first SIGTERM on."`
-	Log          string        `env:"LOG" help:"log level: debug, info, warn or error; lines are JSON, text on a terminal" example:"info"`
+	EdgeID       string        `env:"EDGE_ID" help:"managed mode: the SPIFFE ID of the only Edge to connect to" example:"spiffe://iop.example.org/edge/main" absent:"required in managed mode"`
+	SPIFFESocket string        `env:"SPIFFE_SOCKET" help:"managed mode: SPIFFE Workload API that provides identity and authorities instead of files" example:"unix:///run/spire/agent.sock" more:"The Node is IOP_NODE_NAME in the Edge's trust domain."`
+	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" min:"0s" max:"24h" help:"how long open runs may take to finish when the Node stops" example:"30s" more:"Counted from the first SIGTERM."`
+	Log          string        `env:"LOG" help:"log level: debug, info, warn or error; the format is JSON, or text on a terminal" example:"info"`
 }
 
 const nodePrefix = "IOP_NODE_"
@@ -46,14 +46,14 @@ func newNodeCommand() *cobra.Command {
 		Short: "Run a Node: offer this machine's inference servers to an Edge",
 		Long: `Run a Node: offer this machine's inference servers to an Edge.
 
-The Node dials out to the Edge and keeps the connection; it opens no port. At
-the first SIGTERM or Ctrl-C it takes no new runs, lets the open ones finish, and
-ends; at the second it ends at once.
+The Node dials out to the Edge and keeps the connection; it opens no port. On the
+first SIGTERM or Ctrl-C it takes no new runs, lets open ones finish, and exits; on
+the second it exits at once.
 
-With a certificate instead of a join token it runs in managed mode: it talks to
-the one Edge of --edge-id, and opens the credentials that this leases to it, for
-the providers whose slots= names them. Certificate and authorities are read
-again when they change, and at SIGHUP.`,
+With a certificate instead of a join token it runs in managed mode: it connects
+only to the Edge given by --edge-id, and uses credentials leased by that Edge for
+the providers whose slots= names them. Certificate and authorities are reloaded
+when they change and on SIGHUP.`,
 		Example: `  iop node --edge wss://edge.example.org/tunnel/v1 --join-token-file token
   iop node --edge wss://edge.example.org/tunnel/v1 --join-token-file token \
     --provider vllm=http://127.0.0.1:8000,capacity=64 --labels gpu=h100
@@ -96,17 +96,17 @@ func (c *nodeSettings) load(s *settings) (nodeagent.Config, error) {
 		return cfg, err
 	}
 	if err := cfg.Name.Validate(); err != nil && (cfg.Name != "" || !c.managed()) {
-		return cfg, s.fault("NAME", "is wrong: %v", err)
+		return cfg, s.fault("NAME", "is not valid: %v", err)
 	}
 	if _, ok := logLevels[c.Log]; !ok {
 		return cfg, s.fault("LOG", "must be debug, info, warn or error")
 	}
 	var err error
 	if cfg.Providers, err = parseProviders(c.Providers); err != nil {
-		return cfg, s.fault("PROVIDERS", "has a fault: %v", err)
+		return cfg, s.fault("PROVIDERS", "is not valid: %v", err)
 	}
 	if cfg.Labels, err = nodeagent.ParseLabels(c.Labels); err != nil {
-		return cfg, s.fault("LABELS", "has a fault: %v", err)
+		return cfg, s.fault("LABELS", "is not valid: %v", err)
 	}
 	if c.managed() {
 		return cfg, nil
@@ -140,7 +140,7 @@ func trust(path string) (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(data) {
-		return nil, errors.New("holds no certificate in PEM form")
+		return nil, errors.New("holds no PEM certificate")
 	}
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
@@ -159,7 +159,7 @@ func warnPlainTunnel(logger *slog.Logger, edge string) {
 	if err != nil || u.Scheme == "wss" || u.Scheme == "https" || isLoopback(u.Hostname()) {
 		return
 	}
-	logger.Warn("the tunnel is not encrypted: use wss:// outside of a trusted network", "edge", u.Host)
+	logger.Warn("the tunnel is not encrypted: use wss:// unless the network is trusted", "edge", u.Host)
 }
 
 func isLoopback(host string) bool {

@@ -20,13 +20,13 @@ const nodeListPath = "/node-list"
 func newNodeListCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "node-list",
-		Short: "Say which Nodes may connect in managed mode, and what may be leased to them",
-		Long: `Say which Nodes may connect in managed mode, and what may be leased to them. The
-deny-list, of Nodes and of single certificates, goes before the allow-list. A
-change ends the sessions that may not go on.
+		Short: "Set which Nodes may connect in managed mode, and what may be leased to them",
+		Long: `Set which Nodes may connect in managed mode, and what may be leased to them. The
+deny-list, of Nodes and of single certificates, takes precedence over the
+allow-list. A change ends the sessions that are no longer allowed.
 
-These commands talk to the Edge's admin API; when no Edge runs they open its
-state themselves.`,
+These commands use the Edge's admin API. If no Edge is running, they open its state
+directly.`,
 		Example: "  iop node-list allow gpu-3 --slots 'openai*' --profiles openai\n  iop node-list deny --serial 4f:a0:01\n  iop node-list show",
 	}, newNodeAllowCommand(), newNodeDisallowCommand(), newNodeDenyCommand("deny"), newNodeDenyCommand("undeny"), newNodeListShowCommand())
 }
@@ -79,10 +79,10 @@ func newNodeAllowCommand() *cobra.Command {
 	body := admin.NewAllowance{}
 	cmd := &cobra.Command{
 		Use:   "allow NODE",
-		Short: "Let a Node connect, and say what may be leased to it",
-		Long: `Let a Node connect, and say what may be leased to it: the slots that a pattern of
---slots matches, if one of --profiles matches their profile. Without both it may
-connect and gets no credentials. It takes the place of what was said before.`,
+		Short: "Allow a Node to connect, and set what may be leased to it",
+		Long: `Allow a Node to connect, and set what may be leased to it: the slots that match
+--slots and whose profile matches --profiles. Without both flags it may connect but
+gets no credentials. This replaces the Node's previous entry.`,
 		Example: "  iop node-list allow gpu-3 --slots 'openai*' --profiles openai\n  iop node-list allow gpu-4",
 		Args:    exactly("the Node's name"),
 	}
@@ -103,7 +103,7 @@ connect and gets no credentials. It takes the place of what was said before.`,
 
 func newNodeDisallowCommand() *cobra.Command {
 	return changeNodesCommand(&cobra.Command{
-		Use: "disallow NODE", Short: "Take a Node off the allow-list, and end its sessions", Long: `Take a Node off the allow-list, and end its sessions. It is refused until it is
+		Use: "disallow NODE", Short: "Remove a Node from the allow-list and end its sessions", Long: `Remove a Node from the allow-list and end its sessions. It is refused until it is
 allowed again.`, Example: "  iop node-list disallow gpu-3",
 		Args: exactly("the Node's name"),
 	}, func(args []string) (string, nodesCall, error) {
@@ -117,13 +117,13 @@ allowed again.`, Example: "  iop node-list disallow gpu-3",
 // newNodeDenyCommand makes the command that bars a Node or a certificate, "deny", or the one that takes it back, "undeny".
 func newNodeDenyCommand(verb string) *cobra.Command {
 	var serial string
-	long := `Bar a Node or one certificate, whatever the allow-list says, and end the sessions
-at once. A Node that is barred tries again every half a minute.`
-	short, method, word := "Bar a Node or one certificate, whatever the allow-list says, and end the sessions", "PUT", "is barred"
+	long := `Deny a Node or one certificate, whatever the allow-list says, and end its sessions
+at once. A denied Node retries every 30 seconds.`
+	short, method, word := "Deny a Node or one certificate, whatever the allow-list says", "PUT", "is denied"
 	if verb == "undeny" {
-		short, method, word = "Bar a Node or a certificate no longer", "DELETE", "is barred no longer"
-		long = `Bar a Node or a certificate no longer. It connects by itself within half a minute,
-if the allow-list names it.`
+		short, method, word = "Remove a Node or a certificate from the deny-list", "DELETE", "is no longer denied"
+		long = `Remove a Node or a certificate from the deny-list. If the allow-list names it, it
+reconnects within 30 seconds.`
 	}
 	cmd := &cobra.Command{
 		Use:     verb + " {NODE | --serial SERIAL}",
@@ -132,7 +132,7 @@ if the allow-list names it.`
 		Example: fmt.Sprintf("  iop node-list %s gpu-3\n  iop node-list %s --serial 4f:a0:01", verb, verb),
 		Args:    cobra.MaximumNArgs(1),
 	}
-	cmd.Flags().StringVar(&serial, "serial", "", "a certificate's serial number in hexadecimal, as \"iop ca inspect\" shows it")
+	cmd.Flags().StringVar(&serial, "serial", "", "serial number of a certificate in hexadecimal, as shown by \"iop ca inspect\"")
 	return changeNodesCommand(cmd, func(args []string) (string, nodesCall, error) {
 		if (len(args) == 1) == (serial != "") {
 			return "", nodesCall{}, fmt.Errorf("iop node-list %s needs a Node's name or --serial", verb)

@@ -22,9 +22,9 @@ func (c *nodeSettings) checkMode(s *settings, cfg *nodeagent.Config) error {
 	case c.TLSKey != "":
 		return s.fault("TLS_CERT", "and IOP_NODE_TLS_KEY (--tls-key) must be given together")
 	case c.EdgeID != "":
-		return s.fault("EDGE_ID", "is for managed mode, which needs IOP_NODE_TLS_CERT (--tls-cert) or IOP_NODE_SPIFFE_SOCKET (--spiffe-socket)")
+		return s.fault("EDGE_ID", "requires managed mode: set IOP_NODE_TLS_CERT (--tls-cert) or IOP_NODE_SPIFFE_SOCKET (--spiffe-socket) too")
 	case c.JoinToken == "":
-		return s.fault("JOIN_TOKEN", "is required: make one with \"iop join-token create\"")
+		return s.fault("JOIN_TOKEN", "is required: create one with \"iop join-token create\"")
 	}
 	return nil
 }
@@ -32,15 +32,15 @@ func (c *nodeSettings) checkMode(s *settings, cfg *nodeagent.Config) error {
 func (c *nodeSettings) checkManaged(s *settings, cfg *nodeagent.Config) error {
 	switch {
 	case c.JoinToken != "":
-		return s.fault("JOIN_TOKEN", "and a certificate exclude each other: in managed mode no join token is used")
+		return s.fault("JOIN_TOKEN", "and a certificate can't be combined: managed mode uses no join token")
 	case c.SPIFFESocket != "" && (c.TLSCert != "" || c.TLSKey != "" || c.CA != ""):
-		return s.fault("SPIFFE_SOCKET", "excludes IOP_NODE_TLS_CERT, IOP_NODE_TLS_KEY and IOP_NODE_CA: the agent has them")
+		return s.fault("SPIFFE_SOCKET", "can't be combined with IOP_NODE_TLS_CERT, IOP_NODE_TLS_KEY and IOP_NODE_CA: the agent provides them")
 	case c.TLSCert != "" && c.TLSKey == "":
 		return s.fault("TLS_CERT", "and IOP_NODE_TLS_KEY (--tls-key) must be given together")
 	case c.TLSCert != "" && c.CA == "":
 		return s.fault("CA", "is required with a certificate: the authorities of the Edge's, from \"iop ca bundle\"")
 	case c.EdgeID == "":
-		return s.fault("EDGE_ID", "is required with a certificate: which Edge this Node may talk to")
+		return s.fault("EDGE_ID", "is required with a certificate: the Edge this Node may connect to")
 	}
 	edge, err := identity.ParseID(c.EdgeID)
 	if err != nil || edge.Role() != identity.RoleEdge {
@@ -83,7 +83,7 @@ func (c *nodeSettings) openIdentity(ctx context.Context, s *settings, cfg *nodea
 		name = "SPIFFE_SOCKET"
 		var err error
 		if files.id, err = identity.NewID(cfg.EdgeID.TrustDomain(), identity.RoleNode, string(cfg.Name)); err != nil {
-			return nil, s.fault("NAME", "is wrong: %v", err)
+			return nil, s.fault("NAME", "is not valid: %v", err)
 		}
 	}
 	source, err := files.open(ctx, identity.RoleNode, cfg.Logger)
@@ -95,8 +95,8 @@ func (c *nodeSettings) openIdentity(ctx context.Context, s *settings, cfg *nodea
 
 func hangupNode(source identity.Source, logger *slog.Logger) {
 	if reloads, err := reloadIdentity(source); err != nil {
-		logger.Error("SIGHUP: the former identity stays in force", "error", err)
+		logger.Error("SIGHUP: the previous identity stays in force", "error", err)
 	} else if !reloads {
-		logger.Warn("SIGHUP: the identity comes from an agent, so there is nothing to read again")
+		logger.Warn("SIGHUP: the identity comes from an agent, so there is nothing to reload")
 	}
 }

@@ -13,10 +13,9 @@ import (
 func newNodesCommand() *cobra.Command {
 	cmd := newViewCommand(&cobra.Command{
 		Use:   "nodes",
-		Short: "List the Nodes that are connected or were, with their providers",
-		Long: `List the Nodes that are connected or were, with their providers: a line for each
-provider. Of a Node that is away it shows when it was last seen, and how its last
-session ended.`,
+		Short: "List the connected and formerly connected Nodes and their providers",
+		Long: `List the connected and formerly connected Nodes, one line per provider. For a Node
+that is offline it shows when it was last seen and how its last session ended.`,
 		Example: "  iop nodes\n  iop nodes --json\n  iop nodes show gpu-3",
 	}, "/nodes", "NODE STATE GEN SINCE RTT PROVIDER ADAPTER HEALTH LOAD MODELS", nodeRows)
 	cmd.AddCommand(newNodeShowCommand())

@@ -28,10 +28,10 @@ func newNodeShowCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show NODE",
-		Short: "Ask one Node what it has and how its connection fares",
-		Long: `Ask one Node what it has: its providers, their engines and versions, the paths
-that they truly serve, their models (a star: in memory), and how its
-connection to the Edge fares, as either end sees it.`,
+		Short: "Show one Node's providers, models and connection",
+		Long: `Query one Node: its providers, their engines and versions, the operations that they
+support, their models (a star: in memory), and the state of its connection to the
+Edge as seen from both ends.`,
 		Example: "  iop nodes show gpu-3\n  iop nodes show gpu-3 --json",
 		Args:    exactly("the Node's name"),
 	}
@@ -79,10 +79,10 @@ func askNode(cmd *cobra.Command, o *operator, name string) (*nodeDetails, error)
 func printNode(w io.Writer, d *nodeDetails) error {
 	state := d.Node.State
 	if d.Node.Flapping {
-		state += ", flapping: another process of this name at " + onTerminal(cmp.Or(d.Node.Contender, "an unknown address"))
+		state += ", flapping: another process uses this name at " + onTerminal(cmp.Or(d.Node.Contender, "an unknown address"))
 	}
 	if d.Capabilities == nil {
-		_, err := fmt.Fprintf(w, "%s  %s, last seen %s ago: %s\n", d.Node.Node, state, ago(&d.Node.LastSeen), cmp.Or(onTerminal(d.Node.LastCause), "no reason is known"))
+		_, err := fmt.Fprintf(w, "%s  %s, last seen %s ago: %s\n", d.Node.Node, state, ago(&d.Node.LastSeen), cmp.Or(onTerminal(d.Node.LastCause), "reason unknown"))
 		return err
 	}
 	c := d.Capabilities
@@ -232,7 +232,7 @@ func nextStep(node string, err error) error {
 		"not_ollama":         "; iop nodes show " + node + " lists its providers and their engines",
 		"provider_required":  " (--provider)",
 		"too_many_calls":     "; wait until one has ended",
-		"node_timeout":       "; iop nodes show " + node + " shows how its connection fares",
+		"node_timeout":       "; iop nodes show " + node + " shows the state of its connection",
 	}[refused.code]
 	return fmt.Errorf("%w%s", err, hint)
 }

@@ -16,9 +16,9 @@ import (
 func newOllamaCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "ollama",
-		Short: "Look after the models of a Node's Ollama: pull, list, show, delete",
-		Long: `Look after the models of an Ollama that one of a Node's providers is. The Edge
-asks the Node, and the Node its Ollama: nothing else of it can be reached so.`,
+		Short: "Manage the models of a Node's Ollama: pull, list, show, delete",
+		Long: `Manage the models of an Ollama provider on a Node. The Edge passes these requests
+on to the Node's Ollama; nothing else of Ollama's API is reachable this way.`,
 		Example: "  iop ollama list gpu-3\n  iop ollama pull gpu-3 llama3.2:3b",
 	}, newOllamaPullCommand(), newOllamaListCommand(), newOllamaLoadedCommand(), newOllamaShowCommand(), newOllamaDeleteCommand())
 }
@@ -38,7 +38,7 @@ func bindOllama(cmd *cobra.Command, run func(c *ollamaCommand, cmd *cobra.Comman
 	}
 	cmd.Args = exactly(names...)
 	c := &ollamaCommand{operator: bindOperator(cmd)}
-	cmd.Flags().StringVar(&c.provider, "provider", "", "which of the Node's providers, where several are an Ollama")
+	cmd.Flags().StringVar(&c.provider, "provider", "", "provider on the Node, if several are Ollama")
 	jsonFlag(cmd, &c.asJSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := c.load(); err != nil {
@@ -70,7 +70,7 @@ func (c *ollamaCommand) ask(cmd *cobra.Command, node, operation string, in, out 
 		return nil
 	}
 	if err := json.Unmarshal(result.Result, out); err != nil {
-		return fmt.Errorf("what the provider answered is not what Ollama answers: %w", err)
+		return fmt.Errorf("the provider's response is not in Ollama's format: %w", err)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func newOllamaListCommand() *cobra.Command {
 	return bindOllama(&cobra.Command{
 		Use: "list NODE", Aliases: []string{"ls"},
 		Short:   "List the models that a Node's Ollama has",
-		Long:    `List the models that a Node's Ollama has on its disk, with size and age.`,
+		Long:    `List the models that a Node's Ollama has on disk, with size and age.`,
 		Example: "  iop ollama list gpu-3\n  iop ollama list gpu-3 --json",
 	}, func(c *ollamaCommand, cmd *cobra.Command, args []string) error {
 		return c.list(cmd, args[0], "tags", "NAME ID SIZE MODIFIED", func(m *ollamaModel) []string {
@@ -108,7 +108,7 @@ func newOllamaLoadedCommand() *cobra.Command {
 	return bindOllama(&cobra.Command{
 		Use:     "ps NODE",
 		Short:   "List the models that a Node's Ollama has in memory",
-		Long:    `List the models that a Node's Ollama has in memory now, and until when.`,
+		Long:    `List the models that a Node's Ollama has in memory, and until when.`,
 		Example: "  iop ollama ps gpu-3",
 	}, func(c *ollamaCommand, cmd *cobra.Command, args []string) error {
 		return c.list(cmd, args[0], "ps", "NAME ID SIZE VRAM CONTEXT UNTIL", func(m *ollamaModel) []string {
@@ -138,9 +138,9 @@ func (c *ollamaCommand) list(cmd *cobra.Command, node, operation, header string,
 func newOllamaShowCommand() *cobra.Command {
 	return bindOllama(&cobra.Command{
 		Use:   "show NODE MODEL",
-		Short: "Show what a Node's Ollama knows of a model",
-		Long: `Show what a Node's Ollama knows of a model: family, parameters, quantization, context
-and capabilities. --json has all that Ollama says.`,
+		Short: "Show the details of a model on a Node's Ollama",
+		Long: `Show the details of a model on a Node's Ollama: family, parameters, quantization,
+context and capabilities. --json prints everything that Ollama reports.`,
 		Example: "  iop ollama show gpu-3 llama3.2:3b\n  iop ollama show gpu-3 llama3.2:3b --json",
 	}, func(c *ollamaCommand, cmd *cobra.Command, args []string) error {
 		var out struct {
@@ -176,8 +176,8 @@ func newOllamaDeleteCommand() *cobra.Command {
 	return bindOllama(&cobra.Command{
 		Use: "rm NODE MODEL", Aliases: []string{"delete"},
 		Short: "Delete a model from a Node's Ollama",
-		Long: `Delete a model from a Node's Ollama. Clients can't ask for it any more; runs under
-way are Ollama's to end.`,
+		Long: `Delete a model from a Node's Ollama. Clients can no longer request it; Ollama decides
+what happens to open runs.`,
 		Example: "  iop ollama rm gpu-3 llama3.2:3b",
 	}, func(c *ollamaCommand, cmd *cobra.Command, args []string) error {
 		if err := c.ask(cmd, args[0], "delete", map[string]string{"model": args[1]}, nil); err != nil {

@@ -149,7 +149,7 @@ a:8b is on n1
 	for body, want := range map[string]string{
 		`{"status":"pulling manifest"}` + "\n" + `{"error":"pull model manifest: file does not exist"}`: "a:8b was not pulled: pull model manifest",
 		`{"status":"pulling manifest"}`: "ended early",
-		`<html>`:                        "no progress of Ollama's",
+		`<html>`:                        "not pull progress in Ollama's format",
 	} {
 		f.answers["/admin/v1/nodes/n1/ollama/pull"] = body
 		if status, _, stderr := execute(t, "ollama", "pull", "n1", "a:8b"); status != exitFailed || !strings.Contains(stderr, want) {

@@ -17,15 +17,15 @@ func newOllamaPullCommand() *cobra.Command {
 	var insecure bool
 	cmd := bindOllama(&cobra.Command{
 		Use:   "pull NODE MODEL",
-		Short: "Have a Node's Ollama pull a model, and watch it",
-		Long: `Have a Node's Ollama pull a model, and watch it. Ctrl-C ends the pull at the Node;
-what it has by then stays with Ollama, and the same command goes on from there.
-Clients can ask for the model as soon as it is there.`,
+		Short: "Pull a model into a Node's Ollama and show the progress",
+		Long: `Pull a model into a Node's Ollama and show the progress. Ctrl-C cancels the pull;
+Ollama keeps what it has downloaded, and the same command continues from there.
+Clients can request the model as soon as the pull is complete.`,
 		Example: "  iop ollama pull gpu-3 llama3.2:3b\n  iop ollama pull gpu-3 llama3.2:3b --provider ollama-2",
 	}, func(c *ollamaCommand, cmd *cobra.Command, args []string) error {
 		return c.pull(cmd, args[0], args[1], insecure)
 	})
-	cmd.Flags().BoolVar(&insecure, "insecure", false, "let Ollama use a registry without TLS")
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow a registry without TLS")
 	return cmd
 }
 
@@ -59,7 +59,7 @@ func (c *ollamaCommand) pull(cmd *cobra.Command, node, model string, insecure bo
 	for lines.Scan() {
 		var line pullLine
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			return fmt.Errorf("what the provider answered is no progress of Ollama's: %w", err)
+			return fmt.Errorf("the provider's response is not pull progress in Ollama's format: %w", err)
 		}
 		if line.Error != "" {
 			show.end()
@@ -74,9 +74,9 @@ func (c *ollamaCommand) pull(cmd *cobra.Command, node, model string, insecure bo
 	show.end()
 	switch {
 	case lines.Err() != nil:
-		return c.stopped(cmd.Context(), node, fmt.Errorf("the pull's progress broke off: %w", lines.Err()))
+		return c.stopped(cmd.Context(), node, fmt.Errorf("the pull's progress was cut off: %w", lines.Err()))
 	case !done:
-		return fmt.Errorf("%s was not pulled: the provider's progress ended early; the same command goes on from there", model)
+		return fmt.Errorf("%s was not pulled: the provider's progress ended early; run the same command to continue", model)
 	case c.asJSON:
 		return nil
 	}
@@ -87,7 +87,7 @@ func (c *ollamaCommand) pull(cmd *cobra.Command, node, model string, insecure bo
 // stopped is the error of a pull that Ctrl-C ended, or err.
 func (c *ollamaCommand) stopped(ctx context.Context, node string, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return fmt.Errorf("the pull on %s is ended; the same command goes on where it was", node)
+		return fmt.Errorf("the pull on %s was cancelled; run the same command to continue", node)
 	}
 	return err
 }

@@ -194,7 +194,7 @@ func (s *site) drainAndResume() {
 func TestSecretIsPrintedAlone(t *testing.T) {
 	newSite(t)
 	status, stdout, stderr := execute(t, "join-token", "create")
-	if status != exitOK || !strings.HasPrefix(stdout, "njt-iop_") || strings.Count(stdout, "\n") != 1 || !strings.Contains(stderr, "shown this one time") {
+	if status != exitOK || !strings.HasPrefix(stdout, "njt-iop_") || strings.Count(stdout, "\n") != 1 || !strings.Contains(stderr, "shown only once") {
 		t.Errorf("status %d, stdout %q, stderr %q", status, stdout, stderr)
 	}
 }
@@ -208,7 +208,7 @@ func TestSecretToFile(t *testing.T) {
 		t.Fatalf("status %d, stdout %q, %v, %v", status, stdout, info, err)
 	}
 	before, _ := os.ReadFile(file)
-	if status, _, stderr := execute(t, "key", "create", "--name", "b", "--out", file); status != exitFailed || !strings.Contains(stderr, "exists already") {
+	if status, _, stderr := execute(t, "key", "create", "--name", "b", "--out", file); status != exitFailed || !strings.Contains(stderr, "already exists") {
 		t.Errorf("a second time: status %d, %q", status, stderr)
 	}
 	s.must("key", "create", "--name", "b", "--out", file, "--if-missing")

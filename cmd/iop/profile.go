@@ -19,13 +19,13 @@ const profilesPath = "/profiles"
 func newProfileCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "profile",
-		Short: "Say how credentials are sent, and where they may go",
-		Long: `Say how credentials are sent, and where they may go, for managed mode. Each slot
-has a profile. A Node sends a credential in its profile's header, to one of its
-base URLs and nowhere else.
+		Short: "Set how credentials are sent, and to which addresses",
+		Long: `Set how credentials are sent, and to which addresses, for managed mode. Each slot
+has a profile. A Node sends a credential only in its profile's header, and only to
+one of its base URLs.
 
-These commands talk to the Edge's admin API; when no Edge runs they open its
-state themselves.`,
+These commands use the Edge's admin API. If no Edge is running, they open its state
+directly.`,
 		Example: "  iop profile set openai --header authorization-bearer --base-url https://api.example.com\n  iop profile list",
 	}, newProfileSetCommand(), newProfileListCommand(), newProfileDeleteCommand())
 }
@@ -35,10 +35,10 @@ func newProfileSetCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Make or change a profile",
-		Long: `Make or change a profile. A change raises the revision of its slots: what was
-leased for the old header or place is of no use any more. That needs the slots'
-master key, so where no Edge runs, --master-key-file.`,
+		Short: "Create or change a profile",
+		Long: `Create or change a profile. A change raises the revision of its slots, which makes
+leases for the old header or address useless. It needs the slots' master key: if no
+Edge is running, give --master-key-file.`,
 		Example: `  iop profile set openai --header authorization-bearer --base-url https://api.example.com
   iop profile set azure --header api-key --base-url https://a.example.com/openai --base-url https://b.example.com/openai`,
 		Args: exactly("the profile's name"),
@@ -46,7 +46,7 @@ master key, so where no Edge runs, --master-key-file.`,
 	o := bindOperator(cmd)
 	o.bindMasterKeys(cmd)
 	cmd.Flags().StringVar(&body.Header, "header", "", "authorization-bearer, x-api-key or api-key (required)")
-	cmd.Flags().StringArrayVar(&body.BaseURLs, "base-url", nil, "where the credential may go, an origin with a path prefix or none; repeatable (required)")
+	cmd.Flags().StringArrayVar(&body.BaseURLs, "base-url", nil, "where the credential may go: an origin, optionally with a path prefix; repeatable (required)")
 	jsonFlag(cmd, &asJSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.load(); err != nil {
@@ -99,13 +99,13 @@ func newProfileListCommand() *cobra.Command {
 		row: func(p *admin.Profile) []string {
 			return []string{string(p.Name), p.Header, strings.Join(p.BaseURLs, ", "), ago(&p.Updated), p.By}
 		},
-	}.command(&cobra.Command{Use: "list", Short: "List the profiles", Long: `List the profiles: which header each sends a credential in, and to which addresses.`, Example: "  iop profile list --json"})
+	}.command(&cobra.Command{Use: "list", Short: "List the profiles", Long: `List the profiles: the header each sends a credential in, and the allowed addresses.`, Example: "  iop profile list --json"})
 }
 
 func newProfileDeleteCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "delete NAME", Short: "Remove a profile that no slot has", Long: `Remove a profile that no slot has. While slots have it, it is refused.`, Example: "  iop profile delete openai", Args: exactly("the profile's name"),
+		Use: "delete NAME", Short: "Delete a profile that no slot uses", Long: `Delete a profile that no slot uses. While slots use it, this is refused.`, Example: "  iop profile delete openai", Args: exactly("the profile's name"),
 	}
 	o := bindOperator(cmd)
 	jsonFlag(cmd, &asJSON)
@@ -125,7 +125,7 @@ func newProfileDeleteCommand() *cobra.Command {
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), map[string]any{"name": args[0]})
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is removed\n", onTerminal(args[0]))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is deleted\n", onTerminal(args[0]))
 		return err
 	}
 	return cmd

@@ -20,9 +20,9 @@ type reportFlags struct {
 
 func (r *reportFlags) bind(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Var(&r.since, "since", "how far back to look, e.g. 7d, in place of --from")
-	f.StringVar(&r.from, "from", "", "a day such as 2026-03-01, or a time such as 2026-03-01T12:00:00Z")
-	f.StringVar(&r.to, "to", "", "the same, exclusive; default: now")
+	f.Var(&r.since, "since", "how far back to go, e.g. 7d, instead of --from")
+	f.StringVar(&r.from, "from", "", "start: a date such as 2026-03-01, or a time such as 2026-03-01T12:00:00Z")
+	f.StringVar(&r.to, "to", "", "end, exclusive, in the same form; default: now")
 	f.BoolVar(&r.asCSV, "csv", false, "print CSV, for spreadsheets")
 	jsonFlag(cmd, &r.asJSON)
 }
@@ -31,11 +31,11 @@ func (r *reportFlags) bind(cmd *cobra.Command) {
 func (r *reportFlags) query(now time.Time) (url.Values, error) {
 	switch {
 	case r.asCSV && r.asJSON:
-		return nil, errors.New("--csv and --json exclude each other")
+		return nil, errors.New("--csv and --json can't be combined")
 	case r.since < 0:
 		return nil, errors.New("--since must not be negative, for example --since 7d")
 	case r.since > 0 && r.from != "":
-		return nil, errors.New("--since and --from exclude each other")
+		return nil, errors.New("--since and --from can't be combined")
 	}
 	values := url.Values{}
 	setGiven(values, map[string]string{"from": r.from, "to": r.to})

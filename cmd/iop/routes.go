@@ -41,12 +41,12 @@ func newViewCommand[T any](cmd *cobra.Command, path, header string, rows func(*T
 
 // whenEmpty is how the first of a kind comes about, by the path of the admin API that lists it.
 var whenEmpty = map[string]string{
-	"/nodes":       "\"iop join-token create --node NAME\" makes what a Node needs to join",
-	"/routes":      "each model that a Node offers becomes one, and \"iop edge --config\" takes a file of them",
-	keysPath:       "\"iop key create --name NAME\" makes one",
-	joinTokensPath: "\"iop join-token create --node NAME\" makes one",
-	slotsPath:      "\"iop slot set NAME --profile PROFILE\" makes one",
-	"/profiles":    "\"iop profile set NAME\" makes one",
+	"/nodes":       "\"iop join-token create --node NAME\" creates the token that a Node needs to join",
+	"/routes":      "each model that a Node offers becomes one, or define them in a file for \"iop edge --config\"",
+	keysPath:       "\"iop key create --name NAME\" creates one",
+	joinTokensPath: "\"iop join-token create --node NAME\" creates one",
+	slotsPath:      "\"iop slot set NAME --profile PROFILE\" creates one",
+	"/profiles":    "\"iop profile set NAME\" creates one",
 }
 
 // sayEmpty says on standard error that there is none, and how to get one.
@@ -59,9 +59,9 @@ func sayEmpty(cmd *cobra.Command, path string) {
 func newRoutesCommand() *cobra.Command {
 	return newViewCommand(&cobra.Command{
 		Use:   "routes",
-		Short: "List what clients can ask for, and the providers that serve it now",
-		Long: `List what clients can ask for, and the providers that serve it now: breaker, rest,
-load and weight of each target. Where a column is empty there is nothing to say.`,
+		Short: "List the routes that clients can request and the targets that serve them",
+		Long: `List the routes that clients can request and the targets that serve them, with
+breaker, rest, load and weight of each target.`,
 		Example: "  iop routes\n  iop routes --json",
 	}, "/routes", "ROUTE POLICY WAITING GROUP NODE PROVIDER MODEL STATE LOAD WEIGHT LOADED", routeRows)
 }
@@ -116,9 +116,9 @@ func targetState(t *admin.Target) string {
 func newQueueCommand() *cobra.Command {
 	return newViewCommand(&cobra.Command{
 		Use:   "queue",
-		Short: "List who waits, for what, and for how long",
-		Long: `List who waits, for what, and for how long: a line for each route and principal
-with requests that no provider has a place for.`,
+		Short: "List the queued requests by route and principal",
+		Long: `List the queued requests: one line for each route and principal with requests that
+no provider has capacity for.`,
 		Example: "  iop queue\n  iop queue --json",
 	}, "/queue", "ROUTE WAITING LIMIT OLDEST PACE PRINCIPAL THEIRS WEIGHT", queueRows)
 }

@@ -21,10 +21,10 @@ func newRunsCommand() *cobra.Command {
 	var query runQuery
 	cmd := &cobra.Command{
 		Use:   "runs",
-		Short: "List the runs under way and the last ones that ended; --follow shows them as they end",
-		Long: `List the runs under way and the last ones that ended. With --follow it goes on with
-each run that ends, until Ctrl-C. What ended badly has its code under STATE and what
-the Node knows under DETAIL, which clients never see.`,
+		Short: "List active and recent runs; --follow prints each run as it ends",
+		Long: `List the active runs and the most recent ended ones. With --follow it also prints
+each run as it ends, until Ctrl-C. For runs that ended badly, STATE shows the code
+and DETAIL what the Node reported, which clients never see.`,
 		Example: `  iop runs --limit 20
   iop runs --run-state active --node gpu-3
   iop runs --follow
@@ -32,7 +32,7 @@ the Node knows under DETAIL, which clients never see.`,
 		Args: exactly(),
 	}
 	o := bindOperator(cmd)
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each run that ends, until Ctrl-C")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print each run as it ends, until Ctrl-C")
 	query.bind(cmd)
 	jsonFlag(cmd, &asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -44,7 +44,7 @@ the Node knows under DETAIL, which clients never see.`,
 		}
 		if follow {
 			if isTerminal(cmd.ErrOrStderr()) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "each run is shown when it has ended; Ctrl-C ends this")
+				fmt.Fprintln(cmd.ErrOrStderr(), "each run is shown when it ends; press Ctrl-C to stop")
 			}
 			return o.followRuns(cmd, query.text()+"&follow", asJSON)
 		}
@@ -72,12 +72,12 @@ type runQuery struct {
 
 func (q *runQuery) bind(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.IntVar(&q.limit, "limit", 20, "runs to show at first")
-	f.StringVar(&q.state, "run-state", "", "only those that are queued, active or ended")
+	f.IntVar(&q.limit, "limit", 20, "number of runs to show at first")
+	f.StringVar(&q.state, "run-state", "", "only runs in this state: queued, active or ended")
 	f.StringVar(&q.key, "key", "", "only those of this key, by its ID")
-	f.StringVar(&q.route, "route", "", "only those of this route")
-	f.StringVar(&q.node, "node", "", "only those on this Node")
-	f.StringVar(&q.outcome, "outcome", "", "only those that ended so: completed, failed, cancelled or rejected")
+	f.StringVar(&q.route, "route", "", "only runs of this route")
+	f.StringVar(&q.node, "node", "", "only runs on this Node")
+	f.StringVar(&q.outcome, "outcome", "", "only runs with this outcome: completed, failed, cancelled or rejected")
 }
 
 // text is the query of the admin API.
@@ -104,9 +104,9 @@ func (o *operator) followRuns(cmd *cobra.Command, query string, asJSON bool) err
 		case cmd.Context().Err() != nil:
 			return nil // Ctrl-C is how this ends
 		case err == io.EOF:
-			return errors.New("the Edge ended; the same command goes on once it is back")
+			return errors.New("the Edge stopped; run the same command again once it is back")
 		case err != nil:
-			return fmt.Errorf("the Edge's answer broke off: %w", err)
+			return fmt.Errorf("the Edge's response was cut off: %w", err)
 		}
 		if err := printRunLine(cmd.OutOrStdout(), line, asJSON); err != nil {
 			return err
@@ -121,7 +121,7 @@ func printRunLine(w io.Writer, line []byte, asJSON bool) error {
 	}
 	var run admin.Run
 	if err := json.Unmarshal(line, &run); err != nil {
-		return fmt.Errorf("what answers is no admin API of this version: %w", err)
+		return fmt.Errorf("the response is not from an admin API of this version: %w", err)
 	}
 	row := runRow(&run)
 	row[5] = run.Started.Local().Format(time.TimeOnly)
@@ -157,9 +157,9 @@ func newCancelCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "cancel RUN",
-		Short: "Cancel a run; the Node ends its request to the provider",
-		Long: `Cancel a run; the Node ends its request to the provider. The client is told
-run_cancelled. It is too late for a run that has ended: the exit status is 1.`,
+		Short: "Cancel a run: the Node ends its request to the provider",
+		Long: `Cancel a run: the Node ends its request to the provider, and the client gets
+run_cancelled. If the run has already ended, the exit status is 1.`,
 		Example: "  iop cancel run_4x2k…",
 		Args:    exactly("the run's id"),
 	}

@@ -146,7 +146,7 @@ func newRevokeCommand(kind, short, long, path string, revoke func(context.Contex
 		}
 		until := ""
 		if answer["state"] == admin.Pending {
-			until = fmt.Sprintf("; a credential that was leased for it may be used until %v", answer["until"])
+			until = fmt.Sprintf("; a credential leased for it may be used until %v", answer["until"])
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is revoked%s\n", id, onTerminal(until))
 		return err

@@ -19,7 +19,7 @@ type secretOut struct {
 func bindSecretOut(cmd *cobra.Command, what string) *secretOut {
 	o := &secretOut{}
 	cmd.Flags().StringVar(&o.path, "out", "", "write the "+what+" to this file (mode 0600) instead of printing it; an existing file is not overwritten")
-	cmd.Flags().BoolVar(&o.ifMissing, "if-missing", false, "with --out: when the file exists, do nothing")
+	cmd.Flags().BoolVar(&o.ifMissing, "if-missing", false, "with --out: do nothing if the file exists")
 	return o
 }
 
@@ -40,7 +40,7 @@ func (o *secretOut) ready() (bool, error) {
 	case o.ifMissing && info.Mode().IsRegular() && info.Size() > 0:
 		return false, nil
 	}
-	return false, fmt.Errorf("%s exists already; remove it, or use --if-missing to keep it", o.path)
+	return false, fmt.Errorf("%s already exists; remove it, or keep it with --if-missing", o.path)
 }
 
 // write puts the secret into the file: under another name first, so that who waits for the file finds all of it.
@@ -62,14 +62,14 @@ func (o *secretOut) write(secret string) error {
 func (o *secretOut) deliver(cmd *cobra.Command, asJSON bool, answer any, secret, word string) error {
 	if o.path != "" {
 		if err := o.write(secret); err != nil {
-			return fmt.Errorf("the secret was made but can't be handed over: %w; revoke %s", err, word)
+			return fmt.Errorf("the secret was created but can't be delivered: %w; revoke %s", err, word)
 		}
 	}
 	switch {
 	case asJSON:
 		return printJSON(cmd.OutOrStdout(), answer)
 	case o.path == "":
-		fmt.Fprintln(cmd.ErrOrStderr(), word+"; it is shown this one time:")
+		fmt.Fprintln(cmd.ErrOrStderr(), word+"; it is shown only once:")
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), secret)
 		return err
 	}

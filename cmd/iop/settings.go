@@ -135,7 +135,7 @@ func (f *setting) addFlags(cmd *cobra.Command, usage, variable, byDefault string
 		f.text.byDefault = ""
 		f.file.kind = "file"
 		cmd.Flags().Var(&f.file, f.flag+"-file", fmt.Sprintf("file that holds the value of --%s (%s_FILE)", f.flag, variable))
-		usage += "; other users of this machine can see a command line, so rather use the file or the variable"
+		usage += "; other users of this machine can see command lines, so prefer the file or the variable"
 	}
 	flag := cmd.Flags().VarPF(&f.text, f.flag, "", fmt.Sprintf("%s (%s)", usage, variable))
 	if f.kind.Kind() == reflect.Bool {
@@ -266,7 +266,7 @@ func (s *settings) resolve(f *setting) (string, error) {
 		return value, nil
 	}
 	if value != "" {
-		return "", s.fault(f.name, "is given both as a value and as a file")
+		return "", s.fault(f.name, "is given as a value and as a file; give only one")
 	}
 	return s.readSecret(f, file)
 }
@@ -310,7 +310,7 @@ func (s *settings) explain(err error) error {
 			return s.fault(f.name, "is not %s", kindSentence(f.kind))
 		}
 	}
-	return fmt.Errorf("settings: field %s can't be parsed", parse.Name)
+	return fmt.Errorf("settings: can't parse field %s", parse.Name)
 }
 
 // fault is an error of wrong use about the setting with that name.
@@ -364,7 +364,7 @@ func (s *settings) unknown() []string {
 // warnUnknown says which variables were ignored.
 func (s *settings) warnUnknown(w io.Writer) {
 	for _, name := range s.unknown() {
-		fmt.Fprintf(w, "iop: %s is no setting of this version and is ignored\n", name)
+		fmt.Fprintf(w, "iop: %s is not a setting of this version and is ignored\n", name)
 	}
 }
 
@@ -403,7 +403,7 @@ func kindSentence(t reflect.Type) string {
 	case "number":
 		return "a number"
 	}
-	return "of the right form"
+	return "valid"
 }
 
 // shown is how help writes a default.

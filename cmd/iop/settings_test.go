@@ -105,7 +105,7 @@ func TestSettingsFaults(t *testing.T) {
 		{"duration", nil, []string{"--wait", canary}, "IOP_TEST_WAIT (--wait)", "a duration with a unit"},
 		{"duration without unit", nil, []string{"--wait", "5"}, "IOP_TEST_WAIT", "a duration with a unit"},
 		{"bool", map[string]string{"LOUD": canary}, nil, "IOP_TEST_LOUD", "true or false"},
-		{"two forms", map[string]string{"TOKEN": canary, "TOKEN_FILE": empty}, nil, "IOP_TEST_TOKEN", "both"},
+		{"two forms", map[string]string{"TOKEN": canary, "TOKEN_FILE": empty}, nil, "IOP_TEST_TOKEN", "give only one"},
 		{"empty file", map[string]string{"TOKEN_FILE": empty}, nil, "IOP_TEST_TOKEN_FILE (--token-file)", "is empty"},
 		{"no file", nil, []string{"--token-file", empty + "x"}, "IOP_TEST_TOKEN_FILE", "no such file"},
 		{"directory", nil, []string{"--token-file", filepath.Dir(empty)}, "IOP_TEST_TOKEN_FILE", "directory"},

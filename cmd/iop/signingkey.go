@@ -15,18 +15,18 @@ import (
 const signingKeyPath = "/signing-key"
 
 func newSigningKeyCommand() *cobra.Command {
-	show := showCommand("signing-key show", "Show the keys that leases are signed with, by their ids", `Show the keys that leases are signed with, by their ids: the one in use, the next
-one and from when it signs.`, signingKeyPath, printSigningKeys)
+	show := showCommand("signing-key show", "Show the ids of the keys that sign leases", `Show the ids of the keys that sign leases: the one in use, and the next one with the
+time from which it signs.`, signingKeyPath, printSigningKeys)
 	show.Use = "show"
 	return group(&cobra.Command{
 		Use:   "signing-key",
-		Short: "Change, revoke and show the keys that sign leases",
-		Long: `Change, revoke and show the keys that sign leases. They live in the Edge's
-memory: none is kept, an Edge that starts makes new ones, and its Nodes learn
-them as they connect. One is used for a day.
+		Short: "Rotate, revoke and show the keys that sign leases",
+		Long: `Rotate, revoke and show the keys that sign leases. They exist only in the Edge's
+memory: an Edge creates new ones when it starts, and sends them to its Nodes as they
+connect. Each is used for a day.
 
-Nodes know each key for ten minutes before the first lease is signed with it, so
-that none is refused because its key is not known yet.`,
+A key is announced to Nodes ten minutes before it signs its first lease, so that no
+lease is refused because its key is unknown.`,
 		Example: "  iop signing-key rotate\n  iop signing-key show",
 	}, newSigningKeyRotateCommand(), newSigningKeyRevokeCommand(), show)
 }
@@ -36,12 +36,12 @@ func newSigningKeyRotateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate",
 		Short: "Sign leases with the next key",
-		Long: `Sign leases with the next key, and announce the one after it. The former one
-verifies until the last lease that it signed has ended, so no run fails.
+		Long: `Sign leases with the next key, and announce the one after it. The previous key still
+verifies the leases that it signed, so no run fails.
 
-Where the next key has not been announced for ten minutes yet, as after the
-Edge's start or another rotation, the order stands and the Edge carries it out
-when it has: the answer is "pending" and says when.`,
+If the next key was announced less than ten minutes ago, as after the Edge's start or
+another rotation, the Edge rotates once the ten minutes have passed. The answer is
+then "pending", with the time.`,
 		Example: "  iop signing-key rotate\n  iop signing-key rotate --json",
 		Args:    exactly(),
 	}
@@ -67,13 +67,13 @@ func newSigningKeyRevokeCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "revoke ID",
-		Short: "Drop a key that somebody else may have, at once",
-		Long: `Drop a key that somebody else may have, at once. Leases under it that no Node has
-opened yet are refused, and their runs fail; what a Node has opened is in use until
-its call ends. If it was the current key the next one signs from now on, even if
-Nodes have not known it for ten minutes.
+		Short: "Revoke a key that may be compromised, at once",
+		Long: `Revoke a key that may be compromised, at once. Leases signed with it that no Node has
+opened yet are refused, and their runs fail; opened leases stay in use until their
+call ends. If it was the current key, the next one signs from now on, even if it was
+announced less than ten minutes ago.
 
-A key that is merely old needs no revocation: see iop signing-key rotate.`,
+To replace a key that is not compromised, use iop signing-key rotate.`,
 		Example: "  iop signing-key revoke nfX3hZy9LkqIuZ0Wl5b8cK2mTg7dQe1sRvAo6jPxUwE",
 		Args:    exactly("ID"),
 	}
@@ -98,7 +98,7 @@ A key that is merely old needs no revocation: see iop signing-key rotate.`,
 
 func printSigningKeyRotation(w io.Writer, done *admin.SigningKeyRotation) error {
 	if done.Until != nil {
-		_, err := fmt.Fprintf(w, "pending: the key %s signs leases from %s on, when Nodes have known it for long enough\n",
+		_, err := fmt.Fprintf(w, "pending: the key %s signs leases from %s on, ten minutes after its announcement\n",
 			onTerminal(keyOf(done.Keys, lease.KeyNext)), done.Until.UTC().Format(time.RFC3339))
 		return err
 	}

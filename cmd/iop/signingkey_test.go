@@ -65,7 +65,7 @@ func TestSigningKeyNeedsAnEdge(t *testing.T) {
 		}
 	}
 	t.Setenv("IOP_ADMIN_URL", "http://127.0.0.1:1")
-	if out := v.try(exitFailed, "signing-key", "rotate"); !strings.Contains(out, "no Edge answers") {
+	if out := v.try(exitFailed, "signing-key", "rotate"); !strings.Contains(out, "no Edge is running") {
 		t.Errorf("without an Edge: %s", out)
 	}
 }

@@ -15,8 +15,8 @@ func newSimCommand() *cobra.Command {
 	config, asJSON := sim.DefaultConfig(), false
 	cmd := &cobra.Command{
 		Use:   "sim",
-		Short: "Simulate an inference engine: OpenAI, Ollama and Anthropic shapes, slots, pace, faults on demand",
-		Long:  "Simulate an inference engine: OpenAI, Ollama and Anthropic shapes, slots, pace, faults on demand.\n\n" + sim.Help(),
+		Short: "Simulate an inference engine: OpenAI, Ollama and Anthropic APIs, slots, speed, faults on demand",
+		Long:  "Simulate an inference engine: OpenAI, Ollama and Anthropic APIs, slots, speed, faults on demand.\n\n" + sim.Help(),
 		Example: `  iop sim --listen 127.0.0.1:8490 --tokens-per-second 50 --ttft 200ms
   iop sim --flavour ollama --models llama3.2 --slots 2 --queue 0`,
 	}

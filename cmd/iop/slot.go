@@ -22,19 +22,19 @@ const slotsPath = "/slots"
 func newSlotCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "slot",
-		Short: "Keep the credentials of providers: set, rotate, disable, revoke, list",
-		Long: `Keep the credentials of providers, for managed mode: set, rotate, disable, revoke,
-list. A slot holds one, sealed under the master key, and is leased to a Node for
-one run at a time.
+		Short: "Manage provider credentials: set, rotate, disable, revoke, list",
+		Long: `Manage provider credentials for managed mode: set, rotate, disable, revoke, list. A
+slot holds one credential, sealed under the master key and leased to a Node for one
+run at a time.
 
 A value is read from a file or from standard input, never from the command line,
-and nothing ever shows it again. What takes a value out of use says what became
-of the leases of before: done, none of them can be used any more; or pending
-until a time, when a Node has not acknowledged it. A value that a Node has
-opened already can be made useless only at the provider: replace it there.
+and is never shown again. Commands that take a value out of use report on earlier
+leases: "done" means that none can be used any more, "pending" gives the time until
+which one may be used, because a Node has not acknowledged the change. A value that
+a Node has already opened can only be invalidated at the provider.
 
-These commands talk to the Edge's admin API; when no Edge runs they open its
-state themselves, for which those that take a value need --master-key-file.`,
+These commands use the Edge's admin API. If no Edge is running, they open its state
+directly; those that take a value then need --master-key-file.`,
 		Example: "  iop slot set openai-main --profile openai --value-file key\n  iop slot list\n  iop slot revoke openai-main --rotate",
 	}, newSlotSetCommand(), newSlotRotateCommand(), newSlotEnableCommand(), newSlotDisableCommand(), newSlotRevokeCommand(),
 		newSlotDeleteCommand(), newSlotListCommand(), newSlotShowCommand())
@@ -90,7 +90,7 @@ func changeSlotCommand(cmd *cobra.Command, prepare func(*cobra.Command) (slotCal
 // warnPlainAdmin warns of a value that anyone on the way to the admin API can read.
 func (o *operator) warnPlainAdmin(warn io.Writer) {
 	if u, err := url.Parse(o.admin.URL); err == nil && u.Scheme == "http" && !isLoopback(u.Hostname()) {
-		fmt.Fprintf(warn, "iop: the value goes to %s without encryption: outside of a trusted network run this beside the Edge\n", u.Host)
+		fmt.Fprintf(warn, "iop: the value is sent to %s without encryption: unless the network is trusted, run this on the Edge's machine\n", u.Host)
 	}
 }
 
@@ -103,7 +103,7 @@ func quietArguments(cmd *cobra.Command) {
 		return exactly("the slot's name")(cmd, args)
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, _ error) error {
-		return usageError{fmt.Errorf("unknown flag or one without its value; see %s --help", cmd.CommandPath())}
+		return usageError{fmt.Errorf("unknown flag, or a flag without its value; see %s --help", cmd.CommandPath())}
 	})
 }
 
@@ -126,7 +126,7 @@ func (o *operator) changeOnState(ctx context.Context, warn io.Writer, store *sta
 	if ask.withdraws && !fresh {
 		until := time.Now().Add(lease.MaxLife).UTC()
 		change.Withdrawal = admin.Withdrawal{State: admin.Pending, Until: &until, Note: admin.ReleasedNote}
-		fmt.Fprintf(warn, "iop: no Edge answers at %s, so no Node was told\n", o.admin.URL)
+		fmt.Fprintf(warn, "iop: no Edge is running at %s, so no Node was notified\n", o.admin.URL)
 	}
 	return change, nil
 }
@@ -134,7 +134,7 @@ func (o *operator) changeOnState(ctx context.Context, warn io.Writer, store *sta
 // onStateFault says what to do about a missing master key.
 func onStateFault(err error) error {
 	if refused, ok := errors.AsType[*state.CredentialError](err); ok && refused.Reason == state.CredentialNoMasterKey {
-		return errors.New("no Edge runs, and without --master-key-file (IOP_EDGE_MASTER_KEY_FILE) no value can be sealed")
+		return errors.New("no Edge is running, and without --master-key-file (IOP_EDGE_MASTER_KEY_FILE) no value can be sealed")
 	}
 	return err
 }
@@ -146,7 +146,7 @@ func printSlotChange(w io.Writer, name, word string, c *admin.SlotChange) error 
 	}
 	fmt.Fprintf(w, "%s is %s%s\n", onTerminal(name), word, revision)
 	if c.Slot != nil && c.Slot.NeedsProviderRotation {
-		fmt.Fprintln(w, "needs     rotation at the provider: have it make another value, then \"iop slot rotate\"")
+		fmt.Fprintln(w, "needs     rotation at the provider: create a new value there, then run \"iop slot rotate\"")
 	}
 	_, err := fmt.Fprintln(w, "leases   ", withdrawalText(&c.Withdrawal))
 	if c.Note != "" {
@@ -157,9 +157,9 @@ func printSlotChange(w io.Writer, name, word string, c *admin.SlotChange) error 
 
 // withdrawalText says what became of the leases of before.
 func withdrawalText(w *admin.Withdrawal) string {
-	text := "done: none of before can be used any more"
+	text := "done: no earlier lease can be used any more"
 	if w.State == admin.Pending && w.Until != nil {
-		text = fmt.Sprintf("pending: one of before may be used until %s", w.Until.UTC().Format(time.RFC3339))
+		text = fmt.Sprintf("pending: an earlier lease may be used until %s", w.Until.UTC().Format(time.RFC3339))
 	}
 	if w.Leases+w.Runs > 0 {
 		text += fmt.Sprintf(" (%s withdrawn, %s cancelled)", counted(w.Leases, "lease"), counted(w.Runs, "run"))
@@ -171,13 +171,13 @@ func newSlotSetCommand() *cobra.Command {
 	var profile string
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Make a slot, or give one a value and a profile",
-		Long: `Make a slot, or give one a value and a profile. The value is read from
---value-file or from standard input; one line break at its end does not count.`,
+		Short: "Create a slot, or set the value and profile of an existing one",
+		Long: `Create a slot, or set the value and profile of an existing one. The value is read
+from --value-file or from standard input; one trailing line break is removed.`,
 		Example: `  iop slot set openai-main --profile openai --value-file key
   vault read -field=key secret/openai | iop slot set openai-main --profile openai`,
 	}
-	cmd.Flags().StringVar(&profile, "profile", "", "the profile that says how it is sent and where (required)")
+	cmd.Flags().StringVar(&profile, "profile", "", "the profile that sets how and where it is sent (required)")
 	value := bindValue(cmd)
 	return changeSlotCommand(cmd, func(cmd *cobra.Command) (slotCall, error) {
 		if profile == "" {
@@ -196,9 +196,10 @@ func newSlotSetCommand() *cobra.Command {
 func newSlotRotateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate NAME",
-		Short: "Give a slot another value; runs with the old one finish",
-		Long: `Give a slot another value; runs with the old one finish. No lease of the old value
-is made once it has answered; pending says until when a run of before may use it.`,
+		Short: "Replace a slot's value; runs with the old one finish",
+		Long: `Replace a slot's value; runs with the old one finish. Once the command returns, the
+old value is not leased any more; "pending" gives the time until which an earlier run
+may use it.`,
 		Example: `  iop slot rotate openai-main --value-file key
   iop slot rotate openai-main < key`,
 	}
@@ -215,7 +216,7 @@ is made once it has answered; pending says until when a run of before may use it
 
 func newSlotEnableCommand() *cobra.Command {
 	return changeSlotCommand(&cobra.Command{
-		Use: "enable NAME", Short: "Allow the use of a disabled slot again", Long: `Allow the use of a disabled slot again. A revoked one needs another value first.`, Example: "  iop slot enable openai-main",
+		Use: "enable NAME", Short: "Enable a disabled slot again", Long: `Enable a disabled slot again. A revoked one needs a new value first.`, Example: "  iop slot enable openai-main",
 	}, func(*cobra.Command) (slotCall, error) {
 		return slotCall{method: "POST", suffix: "/enable", word: "enabled",
 			onState: func(ctx context.Context, store *state.Store, name execution.SlotName) (*state.Slot, error) {
@@ -227,9 +228,9 @@ func newSlotEnableCommand() *cobra.Command {
 
 func newSlotDisableCommand() *cobra.Command {
 	return changeSlotCommand(&cobra.Command{
-		Use: "disable NAME", Short: "Stop the use of a slot until it is enabled; runs with it are cancelled", Long: `Stop the use of a slot until it is enabled; runs with it are cancelled. It says
-done, or pending until when a Node that did not answer may still use a lease of
-before.`, Example: "  iop slot disable openai-main",
+		Use: "disable NAME", Short: "Disable a slot until it is enabled again; runs that use it are cancelled", Long: `Disable a slot until it is enabled again; runs that use it are cancelled. Prints
+"done", or "pending" with the time until which a Node that did not respond may still
+use an earlier lease.`, Example: "  iop slot disable openai-main",
 	}, func(*cobra.Command) (slotCall, error) {
 		return slotCall{method: "POST", suffix: "/disable", word: "disabled", withdraws: true,
 			onState: func(ctx context.Context, store *state.Store, name execution.SlotName) (*state.Slot, error) {
@@ -243,13 +244,13 @@ func newSlotRevokeCommand() *cobra.Command {
 	var rotate bool
 	cmd := &cobra.Command{
 		Use:   "revoke NAME",
-		Short: "Stop the use of a slot's value for good; runs with it are cancelled",
-		Long: `Stop the use of a slot's value for good; runs with it are cancelled. Only another
-value brings the slot back. With --rotate the slot is marked: its value may be
-known to somebody, must be replaced at the provider, and is refused from now on.`,
+		Short: "Revoke a slot's value for good; runs that use it are cancelled",
+		Long: `Revoke a slot's value for good; runs that use it are cancelled. The slot needs a new
+value to be usable again. With --rotate the value is marked as compromised: it must
+be replaced at the provider, and setting the same value again is refused.`,
 		Example: "  iop slot revoke openai-main\n  iop slot revoke openai-main --rotate",
 	}
-	cmd.Flags().BoolVar(&rotate, "rotate", false, "the value may be known to somebody, and must be replaced at the provider")
+	cmd.Flags().BoolVar(&rotate, "rotate", false, "the value is compromised and must be replaced at the provider")
 	return changeSlotCommand(cmd, func(*cobra.Command) (slotCall, error) {
 		return slotCall{method: "POST", suffix: "/revoke", body: admin.Revocation{NeedsProviderRotation: rotate}, word: "revoked", withdraws: true,
 			onState: func(ctx context.Context, store *state.Store, name execution.SlotName) (*state.Slot, error) {
@@ -261,8 +262,9 @@ known to somebody, must be replaced at the provider, and is refused from now on.
 
 func newSlotDeleteCommand() *cobra.Command {
 	return changeSlotCommand(&cobra.Command{
-		Use: "delete NAME", Short: "Remove a slot and its value; runs with it are cancelled", Long: `Remove a slot and its value; runs with it are cancelled. It says done, or pending
-until when a Node that did not answer may still use a lease of before.`, Example: "  iop slot delete openai-main",
+		Use: "delete NAME", Short: "Delete a slot and its value; runs that use it are cancelled", Long: `Delete a slot and its value; runs that use it are cancelled. Prints "done", or
+"pending" with the time until which a Node that did not respond may still use an
+earlier lease.`, Example: "  iop slot delete openai-main",
 	}, func(*cobra.Command) (slotCall, error) {
 		return slotCall{method: "DELETE", word: "removed", withdraws: true,
 			onState: func(ctx context.Context, store *state.Store, name execution.SlotName) (*state.Slot, error) {
@@ -289,7 +291,7 @@ func newSlotListCommand() *cobra.Command {
 				string(s.Name), string(s.Profile), strconv.FormatUint(uint64(s.Revision), 10), slotState(s), string(s.MasterKey), ago(&s.Updated), s.By,
 			}
 		},
-	}.command(&cobra.Command{Use: "list", Short: "List the slots, without their values", Long: `List the slots, without their values: profile, revision, state and last use.`, Example: "  iop slot list --json"})
+	}.command(&cobra.Command{Use: "list", Short: "List the slots without their values", Long: `List the slots without their values: profile, revision, state and last use.`, Example: "  iop slot list --json"})
 }
 
 // slotState is in a word whether a slot is leased.
@@ -308,7 +310,7 @@ func slotState(s *admin.Slot) string {
 func newSlotShowCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Show a slot, without its value", Long: `Show a slot, without its value: profile, state, revision, the master key that seals
+		Use: "show NAME", Short: "Show a slot without its value", Long: `Show a slot without its value: profile, state, revision, the master key that seals
 it, and who changed it last.`, Example: "  iop slot show openai-main", Args: exactly("the slot's name"),
 	}
 	o := bindOperator(cmd)

@@ -174,12 +174,12 @@ func TestNoMasterKey(t *testing.T) {
 		t.Errorf("set: %s", out)
 	}
 	v.try(exitOK, "slot", "revoke", "main")
-	if out := v.try(exitOK, "master-key", "list"); !strings.Contains(out, "not known") {
+	if out := v.try(exitOK, "master-key", "list"); !strings.Contains(out, "unknown") {
 		t.Errorf("list: %s", out)
 	}
 	v.startEdge()
 	var warning struct{ Slots int }
-	v.edge.object("lacks their key", &warning)
+	v.edge.object("does not hold their key", &warning)
 	if warning.Slots != 1 {
 		t.Errorf("the Edge warns of %d slots", warning.Slots)
 	}

@@ -36,7 +36,7 @@ func (v *valueIn) read(cmd *cobra.Command) (state.Secret, error) {
 		defer file.Close()
 		in = file
 	} else if file, ok := in.(*os.File); ok && isTerminal(file) {
-		return state.Secret{}, errors.New("give the value with --value-file or pipe it in: a terminal would show it")
+		return state.Secret{}, errors.New("give the value with --value-file or pipe it in; a terminal would show it")
 	}
 	const most = lease.MaxCredentialLength
 	data, err := io.ReadAll(io.LimitReader(in, most+3))
@@ -60,7 +60,7 @@ func (v *valueIn) read(cmd *cobra.Command) (state.Secret, error) {
 // masterKeySettings say where the master keys are, for what seals or opens values without an Edge. The prefix is the
 // Edge's.
 type masterKeySettings struct {
-	File string `env:"MASTER_KEY_FILE" help:"file with the master keys, needed where no Edge runs" example:"/etc/iop/master-key"`
+	File string `env:"MASTER_KEY_FILE" help:"file with the master keys, needed if no Edge is running" example:"/etc/iop/master-key"`
 }
 
 func (o *operator) bindMasterKeys(cmd *cobra.Command) {

@@ -21,7 +21,7 @@ func TestWrongSettings(t *testing.T) {
 	}{
 		{"edge --listen 8480", nil, "IOP_EDGE_LISTEN (--listen)"},
 		{"edge", map[string]string{"IOP_EDGE_ADMIN_LISTEN": "x"}, "IOP_EDGE_ADMIN_LISTEN"},
-		{"edge --listen 127.0.0.1:9 --admin-listen 127.0.0.1:9", nil, "IOP_EDGE_ADMIN_LISTEN (--admin-listen) must be another address"},
+		{"edge --listen 127.0.0.1:9 --admin-listen 127.0.0.1:9", nil, "IOP_EDGE_ADMIN_LISTEN (--admin-listen) must differ from IOP_EDGE_LISTEN"},
 		{"runs --limit many", nil, "--limit must be a whole number, not \"many\"; see iop runs --help"},
 		{"key create --name a --rpm 1.5", nil, "--rpm must be a whole number, not \"1.5\""},
 		{"key create --name a --rpm 99999999999999999999", nil, "--rpm is too large"},
@@ -84,7 +84,7 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 	t.Setenv("IOP_NODE_PROVIDER", "x=http://y")
 	t.Setenv("IOP_NODE_JOIN_TOKEN", canary)
 	_, _, stderr := execute(t, "node", "--edge", "ftp://h")
-	if !strings.Contains(stderr, "IOP_NODE_PROVIDER is no setting") {
+	if !strings.Contains(stderr, "IOP_NODE_PROVIDER is not a setting") {
 		t.Errorf("stderr %q", stderr)
 	}
 }

@@ -22,7 +22,7 @@ func TestOneEdgeForAState(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, _, stderr := execute(t, "edge", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--state", url)
-	if status != exitFailed || !strings.Contains(stderr, "another Edge has the state") {
+	if status != exitFailed || !strings.Contains(stderr, "another Edge uses the state") {
 		t.Errorf("a second Edge: status %d, %q", status, stderr)
 	}
 	if status, _, stderr = execute(t, "key", "create", "--name", "x", "--admin-url", "http://127.0.0.1:1", "--state", url); status != exitOK {

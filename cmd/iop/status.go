@@ -12,9 +12,9 @@ import (
 )
 
 func newStatusCommand() *cobra.Command {
-	return showCommand("status", "Show what the Edge is doing, in a few lines", `Show what the Edge is doing, in a few lines: Nodes, runs, who waits, the file of
-routes and its fault, the models that can be run now. It fails where no Edge
-answers, so it serves as a health check.`, "/status", printStatus)
+	return showCommand("status", "Show the Edge's status in a few lines", `Show the Edge's status in a few lines: Nodes, runs, the queue, the route file and its
+errors, and the available models. It fails if no Edge responds, so it can serve as a
+health check.`, "/status", printStatus)
 }
 
 // showCommand is a command that prints what the admin API answers at a path.
@@ -68,13 +68,13 @@ func printStatus(w io.Writer, s *admin.Status) error {
 	_, err := fmt.Fprintf(w, "models   %s\n", onTerminal(models))
 	if fault := s.Config.Fault; fault != nil {
 		lines := strings.Split(fault.Message, "\n")
-		_, err = fmt.Fprintf(w, "warning  the file of routes was refused %s ago; the former routes stay in force:\n", ago(&fault.At))
+		_, err = fmt.Fprintf(w, "warning  the route file was refused %s ago; the previous routes stay in force:\n", ago(&fault.At))
 		for _, line := range lines {
 			_, err = fmt.Fprintf(w, "         %s\n", onTerminal(line))
 		}
 	}
 	for _, node := range s.Flapping {
-		_, err = fmt.Fprintf(w, "warning  two processes use the name %s: give one of them another\n", node)
+		_, err = fmt.Fprintf(w, "warning  two processes use the name %s: rename one of them\n", node)
 	}
 	return err
 }

@@ -27,13 +27,13 @@ func newUsageCommand() *cobra.Command {
 	var flags usageFlags
 	cmd := &cobra.Command{
 		Use:   "usage",
-		Short: "Show what was used: runs, tokens and times, by key, model, day and more",
-		Long: `Show what was used: runs, tokens and times, by key, model, day and more.
+		Short: "Show usage: runs, tokens and times by key, model, day and more",
+		Long: `Show usage: runs, tokens and times by key, model, day and more.
 
-Without --from or --since it shows the last 30 days. A day begins at midnight
-UTC. With --records it writes a record for each run instead, the oldest first:
-JSON, one a line, or CSV. In CSV a name that a spreadsheet would take for a
-formula has an apostrophe before it.`,
+Without --from or --since it covers the last 30 days. Days start at midnight UTC.
+With --records it writes one record per run instead, oldest first: JSON Lines, or
+CSV. In CSV, values that a spreadsheet would read as a formula start with an
+apostrophe.`,
 		Example: `  iop usage --by key,model --since 7d
   iop usage --by day --key 0Ab3dE9z --from 2026-03-01 --to 2026-04-01
   iop usage --records --csv --since 30d > usage.csv`,
@@ -70,12 +70,12 @@ formula has an apostrophe before it.`,
 func (u *usageFlags) bind(cmd *cobra.Command) {
 	u.reportFlags.bind(cmd)
 	f := cmd.Flags()
-	f.StringSliceVar(&u.by, "by", nil, "what to sum up by: some of "+strings.Join(admin.Dimensions, ", "))
+	f.StringSliceVar(&u.by, "by", nil, "what to group by: some of "+strings.Join(admin.Dimensions, ", "))
 	f.StringVar(&u.key, "key", "", "only what this key used, by its ID")
-	f.StringVar(&u.principal, "principal", "", "only what this owner's keys used")
+	f.StringVar(&u.principal, "principal", "", "only usage of this owner's keys")
 	f.StringVar(&u.route, "route", "", "only this route")
-	f.StringVar(&u.node, "node", "", "only what ran on this Node")
-	f.BoolVar(&u.records, "records", false, "a record for each run")
+	f.StringVar(&u.node, "node", "", "only usage on this Node")
+	f.BoolVar(&u.records, "records", false, "write one record per run")
 }
 
 // query is what the admin API is asked. Its error is wrong use.
@@ -85,9 +85,9 @@ func (u *usageFlags) query(now time.Time) (url.Values, error) {
 	case err != nil:
 		return nil, err
 	case u.records && len(u.by) > 0:
-		return nil, errors.New("--records and --by exclude each other")
+		return nil, errors.New("--records and --by can't be combined")
 	case u.since > 0 && u.to != "":
-		return nil, errors.New("--since goes back from now: use --from with --to")
+		return nil, errors.New("--since counts back from now: use --from with --to")
 	}
 	for _, name := range u.by {
 		if !slices.Contains(admin.Dimensions, name) {
@@ -119,7 +119,7 @@ func (o *operator) exportUsage(cmd *cobra.Command, query url.Values) error {
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(cmd.OutOrStdout(), response.Body); err != nil {
-		return fmt.Errorf("the export broke off, and is not whole: %w", err)
+		return fmt.Errorf("the export was cut off and is incomplete: %w", err)
 	}
 	return nil
 }

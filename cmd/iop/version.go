@@ -28,9 +28,9 @@ func newVersionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print what this binary was built from",
-		Long: `Print what this binary was built from: version, revision of the repository, Go and
-platform. A binary that was built outside of the repository knows its revision
-where the builder gave it (-ldflags "-X main.revision=...").`,
+		Long: `Print what this binary was built from: version, repository revision, Go version and
+platform. A binary built outside the repository has a revision only if the builder
+set it (-ldflags "-X main.revision=...").`,
 		Example: "  iop version --json",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

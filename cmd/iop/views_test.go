@@ -155,7 +155,7 @@ func TestWrongUsage(t *testing.T) {
 		"usage --since 7d --to 2026-01-01":   "--from with --to",
 		"usage --from yesterday":             "--from must be a day",
 		"usage --to 2026-13-01":              "--to must be a day",
-		"key update x":                       "nothing is to be changed",
+		"key update x":                       "nothing to change",
 		"key update x --expires -1h":         "--expires",
 		"key update":                         "needs the ID",
 		"key show":                           "needs the ID",
@@ -186,7 +186,7 @@ runs     5 in flight, 3 of them queued
 queue    3 waiting for 1 route, the oldest for 4s
 config   iop.yaml, 2 routes, in force for 1m, digest abc
 models   a, b
-warning  the file of routes was refused 1m ago; the former routes stay in force:
+warning  the route file was refused 1m ago; the previous routes stay in force:
          iop.yaml:3:5: routes[0].policy: no such policy
          iop.yaml:9:1: x: y�`)
 }
@@ -203,7 +203,7 @@ ends      -
 in force  since 2026-03-01T00:00:00Z
 trusts    2 roots
 loads     1, 1 refused
-warning   what was offered at 2026-03-01T00:00:00Z was refused: expired�`)
+warning   the reload at 2026-03-01T00:00:00Z was refused: expired�`)
 	f.answers["/admin/v1/identity"] = admin.Identity{}
 	shows(t, "identity", "none: the Edge runs in token mode")
 }
@@ -215,7 +215,7 @@ func TestRevokedKeyMayStillBeUsed(t *testing.T) {
 		"/admin/v1/keys/k/revoke": admin.KeyRevocation{ID: "k", Withdrawal: admin.Withdrawal{State: admin.Pending, Until: &until}},
 		"/admin/v1/keys/l/revoke": admin.KeyRevocation{ID: "l", Withdrawal: admin.Withdrawal{State: admin.Done}},
 	})
-	shows(t, "key revoke k", "k is revoked; a credential that was leased for it may be used until 2026-03-01T00:00:30Z")
+	shows(t, "key revoke k", "k is revoked; a credential leased for it may be used until 2026-03-01T00:00:30Z")
 	shows(t, "key revoke l", "l is revoked")
 }
 
