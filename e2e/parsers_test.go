@@ -23,7 +23,7 @@ var (
 	readCounts  = []string{"n", "best_of", "n_cmpl", "num_return_sequences"}
 	readLengths = []string{
 		"max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "num_predict", "max_new_tokens", "max_tokens_to_sample",
-		"max_gen_len",
+		"max_gen_len", "max_length", "tokens_to_generate",
 	}
 )
 
@@ -148,11 +148,7 @@ func (b *bodyRead) faults(byReader map[string]jsonReading) []string {
 			choices = max(choices, v)
 		}
 	}
-	names := readLengths
-	if b.op == openai.OpOllamaChat {
-		names = []string{"options"}
-	}
-	for _, name := range names {
+	for _, name := range append([]string{"options"}, readLengths...) {
 		v, ok := r[name].(float64)
 		if whole := v >= 1 && v == math.Trunc(v); ok && whole {
 			longest = max(longest, v)
@@ -163,7 +159,8 @@ func (b *bodyRead) faults(byReader map[string]jsonReading) []string {
 	if float64(b.length.Choices) != min(choices, 1<<20) || float64(b.length.Tokens) != longest {
 		faults = append(faults, fmt.Sprintf("%v answers of %v tokens for the readers, %+v here", choices, longest, b.length))
 	}
-	if b.capped && (r[names[0]] == nil || longest > readLengthCap || choices > readCountCap) {
+	named := r["max_tokens"] != nil && (b.op != openai.OpOllamaChat || r["options"] != nil)
+	if b.capped && (!named || longest > readLengthCap || choices > readCountCap) {
 		faults = append(faults, fmt.Sprintf("the cap does not hold: %v", r))
 	}
 	return faults

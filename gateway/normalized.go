@@ -110,7 +110,7 @@ func (x *exchange) parse() (*openai.Request, *openai.Error) {
 				return nil, asError(err)
 			}
 		}
-		request, e := parsers[x.op.ID](x.env.Rewrite(x.body, openai.RewriteSpec{Edits: edits}))
+		request, e := parsers[x.op.ID](x.env.Rewrite(x.body, openai.RewriteSpec{Edits: edits, Normalized: true}))
 		if e == nil || !x.leaveOut(e.Param) {
 			return request, e
 		}

@@ -37,6 +37,7 @@ type Envelope struct {
 	// null, noBound where the value bounds nothing.
 	lengths      [len(lengthNames)]int64
 	optionLength int64
+	optionAt     span // the value of the latter
 
 	open         int // offset after the root's opening brace
 	empty        bool

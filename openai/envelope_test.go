@@ -193,7 +193,7 @@ func readOracle(body []byte) (o oracle) {
 var decidingNames = []string{
 	"model", "stream", "stream_options", "messages", "prompt", "input", "options", "system", "instructions", "tools", "session_id",
 	"prompt_cache_key", "user", "metadata", "n", "best_of", "n_cmpl", "num_return_sequences", "max_tokens", "max_completion_tokens",
-	"max_output_tokens", "n_predict", "num_predict", "max_new_tokens", "max_tokens_to_sample", "max_gen_len",
+	"max_output_tokens", "n_predict", "num_predict", "max_new_tokens", "max_tokens_to_sample", "max_gen_len", "max_length", "tokens_to_generate",
 }
 
 func oddNested(fields map[string]json.RawMessage, name, inside string) bool {

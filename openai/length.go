@@ -9,7 +9,7 @@ import (
 // on the same paths. llama.cpp's n_predict goes before max_tokens there: left alone it would undo a cap.
 var lengthNames = [...]string{
 	MaxTokensParameter, completionLength, "max_output_tokens", "n_predict", optionLength, "max_new_tokens",
-	"max_tokens_to_sample", "max_gen_len",
+	"max_tokens_to_sample", "max_gen_len", "max_length", "tokens_to_generate",
 }
 
 // completionLength is the newer name of max_tokens in chat, which OpenAI's reasoning models insist on and which Ollama, LM
@@ -60,12 +60,12 @@ func takeLength(name string, raw []byte, n *int64) *Error {
 func isLength(v float64) bool { return v >= 1 && (v == math.Trunc(v) || math.IsInf(v, 1)) }
 
 func (p *envelopeParser) takeOptionLength(exact bool, at span) *Error {
-	const name = optionsMember + "." + optionLength
-	if err := onlyOnce(name, exact, p.optionSeen); err != nil {
+	if err := onlyOnce(optionsLength, exact, p.optionSeen); err != nil {
 		return err
 	}
 	p.optionSeen = true
-	return takeLength(name, p.b[at.start:at.end], &p.e.optionLength)
+	p.e.optionAt = at
+	return takeLength(optionsLength, p.b[at.start:at.end], &p.e.optionLength)
 }
 
 // Length is what is known of the answers' length before they are there.
@@ -120,14 +120,13 @@ func (e *Envelope) choices(defaults []ParameterDefault, caps []ParameterCap) int
 
 // named is what the client's request says.
 func (e *Envelope) named(op Operation) (l Length) {
-	if op.Options {
-		return Length{Tokens: max(e.optionLength, 0), Bounded: e.optionLength > 0}
-	}
-	unbounded := false
+	l.Tokens = max(e.optionLength, 0)
+	l.Bounded = op.Options && e.optionLength > 0
+	unbounded := e.optionLength == noBound
 	for i, n := range e.lengths {
 		l.Tokens = max(l.Tokens, n)
 		unbounded = unbounded || n == noBound
-		l.Bounded = l.Bounded || n > 0 && op.knowsLength(lengthNames[i])
+		l.Bounded = l.Bounded || n > 0 && !op.Options && op.knowsLength(lengthNames[i])
 	}
 	l.Bounded = l.Bounded && !unbounded
 	return l

@@ -33,7 +33,10 @@ func TestLength(t *testing.T) {
 		{`{"max_completion_tokens":5}`, OpCompletions, nil, nil, Length{Tokens: 5, Bounded: false}},
 		{`{"max_tokens":5}`, OpResponses, nil, nil, Length{Tokens: 5, Bounded: false}},
 		{`{"max_tokens":5,"options":{"num_predict":900}}`, OpOllamaChat, nil, nil, Length{Tokens: 900, Bounded: true}},
-		{`{"max_tokens":5}`, OpOllamaChat, nil, nil, Length{}},
+		{`{"max_tokens":5}`, OpOllamaChat, nil, nil, Length{Tokens: 5, Bounded: false}},
+		{`{"n_predict":-1,"options":{"num_predict":9}}`, OpOllamaChat, nil, nil, Length{Tokens: 9, Bounded: false}},
+		{`{"max_tokens":5,"options":{"num_predict":9}}`, OpChatCompletions, nil, nil, Length{Tokens: 9, Bounded: true}},
+		{`{"max_tokens":500,"options":{"num_predict":9}}`, OpOllamaChat, nil, cap100, Length{Tokens: 100, Bounded: true}},
 		{`{"options":{"num_predict":0}}`, OpOllamaGenerate, nil, nil, Length{}},
 		{`{"options":{"num_predict":-2}}`, OpOllamaGenerate, nil, nil, Length{}},
 		// With a route's parameters.

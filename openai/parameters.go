@@ -131,6 +131,11 @@ func (e *Envelope) planMembers(body []byte, op Operation, defaults []ParameterDe
 	if err := p.settleLength(); err != nil {
 		return nil, err
 	}
+	if p.length.capped && !op.Options && op.MaxTokens != "" { // there are servers that read options on all paths
+		if err := p.lower(&parameter{name: optionsLength, length: true, whole: true, max: p.length.max, capped: true, at: e.optionAt}); err != nil {
+			return nil, err
+		}
+	}
 	return p.splices, nil
 }
 
@@ -269,7 +274,7 @@ func (p *planner) settle(at *parameter) *Error {
 // lower puts the cap in the place of a client's value that is above it. A whole number that is written as 1e2 or 100.0 is
 // written anew: some readers take it, some don't.
 func (p *planner) lower(at *parameter) *Error {
-	if !at.capped {
+	if !at.capped || !at.given(p.body) {
 		return nil
 	}
 	raw := p.body[at.at.start:at.at.end]
@@ -377,12 +382,15 @@ func (p *planner) rename(from, to *parameter) {
 
 // put sets a member in the place of the client's null, or as a new one.
 func (p *planner) put(name string, null span, value []byte) {
+	relayed := p.op.Options && name == MaxTokensParameter
 	if null != (span{}) {
-		p.splices = append(p.splices, splice{span: null, with: value})
+		p.splices = append(p.splices, splice{span: null, with: value, relayed: relayed})
 		return
 	}
 	member := append(append(make([]byte, 0, len(name)+len(value)+3), '"'), name...)
-	p.splices = append(p.splices, p.e.insert(append(append(member, '"', ':'), value...)))
+	s := p.e.insert(append(append(member, '"', ':'), value...))
+	s.relayed = relayed
+	p.splices = append(p.splices, s)
 }
 
 // maxNumber is the longest number that is compared, in bytes: no honest one is near it.

@@ -9,6 +9,7 @@ import (
 const (
 	optionsMember = "options"
 	optionLength  = "num_predict"
+	optionsLength = optionsMember + "." + optionLength
 )
 
 // optionNames are Ollama's options, but for the length, with those of former versions.
@@ -44,8 +45,20 @@ func (e *Envelope) planOptions(body []byte, op Operation, defaults []ParameterDe
 	for _, c := range caps {
 		if isOption(c.Name) {
 			inside.caps = append(inside.caps, c)
-		} else {
+		}
+		// llama.cpp has Ollama's path for chat, and reads OpenAI's parameters there. Ollama passes over them.
+		if length := ParameterIsLength(c.Name); length || !isOption(c.Name) {
 			outside.caps = append(outside.caps, c)
+			if length {
+				op.MaxTokens = MaxTokensParameter
+			}
+		}
+	}
+	if op.MaxTokens != "" {
+		for _, d := range inside.defaults {
+			if ParameterIsLength(d.Name) {
+				outside.defaults = append(outside.defaults, d)
+			}
 		}
 	}
 	alone := len(inside.defaults)+len(inside.caps) == 0

@@ -70,18 +70,25 @@ func TestPlan(t *testing.T) {
 		{`{"max_tokens":1e999}`, OpChatCompletions, none, cap100, `{"max_tokens":100}`},
 		{`{"a":5,"b":7}`, OpChatCompletions, []ParameterDefault{{"b", "3"}}, []ParameterCap{{"a", 1e300}, {"b", 2}}, `{"a":5,"b":2}`},
 		// Ollama's options.
-		{`{"x":1}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100},"x":1}`},
-		{`{ }`, OpOllamaGenerate, warm, cap100, `{"options":{"temperature":0.2,"num_predict":100} }`},
+		{`{"x":1}`, OpOllamaChat, none, cap100, `{"max_tokens":100,"options":{"num_predict":100},"x":1}`},
+		{`{ }`, OpOllamaGenerate, warm, cap100, `{"max_tokens":100,"options":{"temperature":0.2,"num_predict":100} }`},
 		{`{"options":null}`, OpOllamaChat, warm, none2, `{"options":{"temperature":0.2}}`},
-		{`{"options":{ },"x":1}`, OpOllamaChat, warm, cap100, `{"options":{"temperature":0.2,"num_predict":100 },"x":1}`},
-		{`{"options":{"num_predict":900,"num_ctx":5}}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100,"num_ctx":5}}`},
-		{`{"options":{"num_predict":-1}}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100}}`},
-		{`{"options":{"num_predict":5,"temperature":2}}`, OpOllamaGenerate, none, both, `{"options":{"num_predict":5,"temperature":1}}`},
+		{`{"options":{ },"x":1}`, OpOllamaChat, warm, cap100, `{"max_tokens":100,"options":{"temperature":0.2,"num_predict":100 },"x":1}`},
+		{`{"options":{"num_predict":900,"num_ctx":5}}`, OpOllamaChat, none, cap100, `{"max_tokens":100,"options":{"num_predict":100,"num_ctx":5}}`},
+		{`{"options":{"num_predict":-1}}`, OpOllamaChat, none, cap100, `{"max_tokens":100,"options":{"num_predict":100}}`},
+		{`{"options":{"num_predict":5,"temperature":2}}`, OpOllamaGenerate, none, both, `{"max_tokens":100,"options":{"num_predict":5,"temperature":1}}`},
 		{`{"options":{"num_ctx":5},"k":1}`, OpOllamaChat, []ParameterDefault{{"max_tokens", "7"}, {"keep_alive", `"5m"`}}, cap100,
-			`{"keep_alive":"5m","options":{"num_predict":7,"num_ctx":5},"k":1}`},
-		{`{"options":{"num_predict":0}}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100}}`},
-		{`{"options":{"num_predict":-2.0}}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100}}`},
+			`{"keep_alive":"5m","max_tokens":7,"options":{"num_predict":7,"num_ctx":5},"k":1}`},
+		{`{"options":{"num_predict":0}}`, OpOllamaChat, none, cap100, `{"max_tokens":100,"options":{"num_predict":100}}`},
+		{`{"options":{"num_predict":-2.0}}`, OpOllamaChat, none, cap100, `{"max_tokens":100,"options":{"num_predict":100}}`},
 		{`{"num_predict":5,"max_tokens":5}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100},"num_predict":5,"max_tokens":5}`},
+		// llama.cpp has OpenAI's parameters on Ollama's path.
+		{`{"num_predict":500,"max_tokens":-1,"n_predict":9e9}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100},"num_predict":100,"max_tokens":100,"n_predict":100}`},
+		{`{"max_tokens":null,"options":{"num_predict":7}}`, OpOllamaGenerate, none, cap100, `{"max_tokens":100,"options":{"num_predict":7}}`},
+		// And others may have options on OpenAI's.
+		{`{"max_tokens":5,"options":{"num_predict":0,"a":1}}`, OpChatCompletions, none, cap100, `{"max_tokens":5,"options":{"num_predict":100,"a":1}}`},
+		{`{"max_output_tokens":5,"options":{"num_predict":null}}`, OpResponses, none, cap100, `{"max_output_tokens":5,"options":{"num_predict":null}}`},
+		{`{"max_tokens":5,"max_length":500,"tokens_to_generate":1e3}`, OpChatCompletions, none, cap100, `{"max_tokens":5,"max_length":100,"tokens_to_generate":100}`},
 		{`{"options":{"num_ctx":5000}}`, OpOllamaChat, []ParameterDefault{{"num_gpu", "9"}}, []ParameterCap{{"num_ctx", 4096}}, `{"options":{"num_gpu":9,"num_ctx":4096}}`},
 		{`{"options":{"temperature":1}}`, OpOllamaEmbed, warm, cap100, `{"temperature":0.2,"options":{"temperature":1}}`},
 		// The answer's length.
@@ -312,9 +319,9 @@ func TestPlanDefaultOptions(t *testing.T) {
 	caps := []ParameterCap{{MaxTokensParameter, 100}}
 	const put = `{"seed":7, "num_ctx":5, "num_predict":100 }`
 	for body, want := range map[string]string{
-		`{"model":"m"}`:                       `{"options":` + put + `,"model":"m"}`,
-		`{"model":"m","options":null}`:        `{"model":"m","options":` + put + `}`,
-		`{"model":"m","options":{"top_k":1}}`: `{"model":"m","options":{"seed":7,"num_predict":100,"top_k":1}}`,
+		`{"model":"m"}`:                       `{"max_tokens":100,"options":` + put + `,"model":"m"}`,
+		`{"model":"m","options":null}`:        `{"max_tokens":100,"model":"m","options":` + put + `}`,
+		`{"model":"m","options":{"top_k":1}}`: `{"max_tokens":100,"model":"m","options":{"seed":7,"num_predict":100,"top_k":1}}`,
 	} {
 		e, err := ParseEnvelope([]byte(body))
 		if err != nil {
@@ -326,6 +333,9 @@ func TestPlanDefaultOptions(t *testing.T) {
 		}
 		if got := string(e.Rewrite([]byte(body), RewriteSpec{Edits: edits})); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", body, got, want)
+		}
+		if got := string(e.Rewrite([]byte(body), RewriteSpec{Edits: edits, Normalized: true})); got != strings.Replace(want, `"max_tokens":100,`, "", 1) {
+			t.Errorf("%s:\nnormalized it is %s", body, got)
 		}
 	}
 }

@@ -11,13 +11,16 @@ type RewriteSpec struct {
 	IncludeUsage bool
 	// Edits are what a route does to the parameters, from [Envelope.Plan] with the same body; the zero value is nothing.
 	Edits Edits
+	// Normalized leaves out what is of use to other readers than the operation's own.
+	Normalized bool
 }
 
 // splice is one replacement in the body.
 type splice struct {
 	span
-	with   []byte
-	member bool // with is a new member of the root, without a comma
+	with    []byte
+	member  bool // with is a new member of the root, without a comma
+	relayed bool // not for a normalized run
 }
 
 const (
@@ -75,7 +78,11 @@ func (e *Envelope) edits(edits []splice, body []byte, spec RewriteSpec) []splice
 	if spec.IncludeUsage && e.Stream {
 		edits = e.spliceUsage(edits)
 	}
-	edits = append(edits, spec.Edits.splices...)
+	for _, s := range spec.Edits.splices {
+		if !s.relayed || !spec.Normalized {
+			edits = append(edits, s)
+		}
+	}
 	slices.SortStableFunc(edits, func(a, b splice) int { return a.start - b.start })
 	return edits
 }
