@@ -37,6 +37,7 @@ const maxListed = 4096
 // answer is what a provider said about itself.
 type answer struct {
 	status int
+	header http.Header
 	body   []byte
 }
 
@@ -68,7 +69,7 @@ func (p *provider) ask(ctx context.Context, path string) (answer, error) {
 	if key := p.key.Load(); key != nil { // what a model is called goes to the Edge
 		body = []byte(key.mask(string(body)))
 	}
-	return answer{resp.StatusCode, body}, nil
+	return answer{resp.StatusCode, resp.Header, body}, nil
 }
 
 func (p *provider) isAnthropicHost() bool {
@@ -211,6 +212,15 @@ func isAnthropicList(a answer) bool {
 // errNoList is the answer of a provider that lives but lists no models.
 var errNoList = errors.New("the provider does not list its models")
 
+// noList is an errNoList with the answer that is no list.
+type noList struct {
+	answer answer
+	fault  string
+}
+
+func (e *noList) Error() string { return errNoList.Error() + ": " + e.fault }
+func (e *noList) Unwrap() error { return errNoList }
+
 // modelList is a provider's list of its models.
 type modelList struct {
 	models []openai.Model
@@ -227,11 +237,11 @@ func (p *provider) askModels(ctx context.Context) (modelList, error) {
 		return modelList{}, err
 	}
 	if a.status != http.StatusOK {
-		return modelList{}, fmt.Errorf("%w: status %d", errNoList, a.status)
+		return modelList{}, &noList{a, fmt.Sprintf("status %d", a.status)}
 	}
 	models, err := openai.ParseModelList(a.body)
 	if err != nil {
-		return modelList{}, fmt.Errorf("%w: %v", errNoList, err)
+		return modelList{}, &noList{a, err.Error()}
 	}
 	return modelList{models, a.loaded()}, nil
 }

@@ -59,13 +59,13 @@ func TestDetails(t *testing.T) {
 		{`{"models":[]}`, true, modelDetails{}},
 		{`{"models":null}`, false, nil}, {`{"models":{}}`, false, nil}, {`{}`, false, nil}, {`[]`, false, nil}, {`<html>`, false, nil}, {"", false, nil},
 	} {
-		got, ok := answer{http.StatusOK, []byte(tt.body)}.details()
+		got, ok := answer{status: http.StatusOK, body: []byte(tt.body)}.details()
 		if ok != tt.ok || !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%.80s: %v, %t", tt.body, got, ok)
 		}
 	}
 	many := `{"models":[` + strings.Repeat(`{},`, openai.MaxModels) + whole + `]}`
-	if got, ok := (answer{http.StatusOK, []byte(many)}).details(); !ok || len(got) != 0 {
+	if got, ok := (answer{status: http.StatusOK, body: []byte(many)}).details(); !ok || len(got) != 0 {
 		t.Errorf("%d entries of a list that is too long", len(got))
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"iop/tunnel/reach"
 )
 
 // Limits and times of the connections to a provider.
@@ -78,6 +80,9 @@ func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	conn, err := dial(ctx, "tcp", d.address)
 	if err != nil {
 		return nil, &dialError{err}
+	}
+	if probe := reach.Of(ctx); probe != nil && d.tls == nil {
+		return probe.Listen(conn), nil
 	}
 	return conn, nil
 }

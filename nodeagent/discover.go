@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net"
+	"strings"
 	"time"
 
 	"iop/execution"
@@ -71,7 +72,7 @@ func (d *discovery) run(ctx context.Context) {
 	d.search(ctx)
 	close(d.first)
 	if len(d.found) == 0 {
-		d.agent.log.Info("no local engine found yet, still looking", "ports", len(d.ports))
+		d.agent.log.Info("no local engine found yet, still looking", "ports", d.portList(), "do", "start one on its usual port, or name one with --provider id=URL")
 	}
 	for {
 		select {
@@ -84,6 +85,15 @@ func (d *discovery) run(ctx context.Context) {
 			d.search(ctx)
 		}
 	}
+}
+
+// portList is where is looked, for people.
+func (d *discovery) portList() string {
+	names := make([]string, len(d.ports))
+	for i, p := range d.ports {
+		names[i] = p.number + " (" + string(p.likely) + ")"
+	}
+	return strings.Join(names, ", ")
 }
 
 // search looks once at each port where no engine is known, all at the same time.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"iop/execution"
+	"iop/tunnel/reach"
 	"iop/tunnel/wire"
 )
 
@@ -25,6 +26,8 @@ type Examined struct {
 	Unreachable bool
 	// Err is why it would get no runs, or nil. It holds no key.
 	Err error
+	// Finding says the same for people, and what to do; nil without Err, and where the specification itself is wrong.
+	Finding *reach.Finding
 }
 
 // Examine looks once at each of the providers, as a Node does before it offers them. It waits a few seconds for each that
@@ -60,7 +63,8 @@ func Search(ctx context.Context) (found []Examined) {
 // examine asks what a probe asks.
 func examine(ctx context.Context, p *provider) Examined {
 	b := &prober{p: p, log: slog.New(slog.DiscardHandler), changed: func() {}, first: make(chan struct{})}
-	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	attempt := p.attempt()
+	asking, cancel := context.WithTimeout(attempt.Watch(ctx), askTimeout)
 	defer cancel()
 	id, err := b.identify(asking)
 	var list modelList
@@ -71,7 +75,7 @@ func examine(ctx context.Context, p *provider) Examined {
 	if listless && p.leased() {
 		list, err = modelList{loaded: loadedModels{all: true}}, nil
 	}
-	l, health := learned{id: id, list: list, err: err}, wire.Health_HEALTH_GONE
+	l, health := learned{id: id, list: list, err: err, attempt: attempt}, wire.Health_HEALTH_GONE
 	if err == nil || listless {
 		health = wire.Health_HEALTH_OK
 		l.matrix, l.explored = b.explore(ctx, id)
@@ -92,6 +96,8 @@ func examine(ctx context.Context, p *provider) Examined {
 	if err != nil && (!listless || e.Listless) {
 		e.Unreachable = unreachable(err)
 		e.Err = errors.New(p.key.Load().mask(err.Error()))
+		finding := p.finding(l)
+		e.Finding = &finding
 	}
 	return e
 }

@@ -173,7 +173,7 @@ func (p *provider) knock(ctx context.Context, path string) (answer, error) {
 	if _, err := io.Copy(&body, io.LimitReader(resp.Body, maxProbeAnswer)); err != nil {
 		return answer{}, fmt.Errorf("ask for %s: %w", path, err)
 	}
-	return answer{resp.StatusCode, body.Bytes()}, nil
+	return answer{status: resp.StatusCode, body: body.Bytes()}, nil
 }
 
 // explore looks for the provider's paths, if it is time to. ok is false where the former answer stands.

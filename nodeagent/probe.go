@@ -10,6 +10,7 @@ import (
 
 	"iop/openai"
 	"iop/tunnel"
+	"iop/tunnel/reach"
 	"iop/tunnel/wire"
 )
 
@@ -46,6 +47,7 @@ type prober struct {
 	mappedAs   nature         // what it was then
 	first      chan struct{}  // closed by the first look
 	looked     bool
+	said       reach.Repeat // of the findings
 }
 
 // watch looks at the provider until ctx ends.
@@ -86,7 +88,8 @@ func (p *provider) pollInterval() time.Duration {
 func (b *prober) look(parent context.Context) {
 	b.refreshKey()
 	before := b.p.activity.Load()
-	ctx, cancel := context.WithTimeout(parent, askTimeout)
+	attempt := b.p.attempt()
+	ctx, cancel := context.WithTimeout(attempt.Watch(parent), askTimeout)
 	defer cancel()
 	id, err := b.identify(ctx)
 	var list modelList
@@ -104,7 +107,7 @@ func (b *prober) look(parent context.Context) {
 	if health == wire.Health_HEALTH_GONE || health == wire.Health_HEALTH_HUNG {
 		b.identified, b.mapped = time.Time{}, time.Time{} // whatever answers next may be another program
 	}
-	l := learned{id: id, list: list, err: err}
+	l := learned{id: id, list: list, err: err, attempt: attempt}
 	if health == wire.Health_HEALTH_OK {
 		l.matrix, l.explored = b.explore(parent, id)
 	}
@@ -116,6 +119,8 @@ type learned struct {
 	id   nature
 	list modelList
 	err  error // why it is not known
+
+	attempt *reach.Attempt // that brought it
 
 	matrix   matrix
 	explored bool // matrix is news
@@ -248,17 +253,60 @@ func (b *prober) note(ctx context.Context, health wire.Health, l learned) {
 	p.mu.Unlock()
 
 	if before.equal(after) {
+		b.remind(after, l)
 		return
 	}
-	b.report(before, after, l.err)
+	b.report(before, after, l)
 	b.changed()
 }
 
-func (b *prober) report(before, after snapshot, err error) {
+// attempt is a question for the models.
+func (p *provider) attempt() *reach.Attempt {
+	return &reach.Attempt{URL: p.endpoint(pathModels), Peer: reach.Provider}
+}
+
+// finding says why a look brought no list of models, and what to do about it. l.err is not nil.
+func (p *provider) finding(l learned) reach.Finding {
+	key := p.key.Load()
+	if none, ok := errors.AsType[*noList](l.err); ok {
+		return l.attempt.List(none.answer.status, none.answer.header, none.answer.body, key != nil)
+	}
+	f := l.attempt.Failed(l.err)
+	f.Found = key.mask(f.Found)
+	return f
+}
+
+// remind logs a fault that goes on, now and then.
+func (b *prober) remind(now snapshot, l learned) {
+	switch {
+	case l.err == nil:
+		b.said = reach.Repeat{}
+	case now.health == wire.Health_HEALTH_OK && (len(b.p.spec.Models) > 0 || !errors.Is(l.err, errNoList)):
+		// The list is not needed, or one question was missed, which is no fault yet.
+	default:
+		f := b.p.finding(l)
+		left, ok := b.said.Due(f.Found, time.Now())
+		if !ok {
+			return
+		}
+		log := b.log.With("provider", string(b.p.spec.ID), "found", f.Found, "do", f.Do)
+		if left > 0 {
+			log = log.With("left_out", left)
+		}
+		log.Warn("provider is not usable")
+	}
+}
+
+func (b *prober) report(before, after snapshot, l learned) {
+	err := l.err
 	log := b.log.With("provider", string(b.p.spec.ID), "engine", string(after.engine), "health", tunnel.HealthName(after.health),
 		"models", len(after.models), "capacity", after.capacity, "operations", len(after.matrix.names()))
-	if err != nil {
-		log = log.With("error", b.p.key.Load().mask(err.Error()))
+	if err == nil {
+		b.said = reach.Repeat{}
+	} else {
+		f := b.p.finding(l)
+		b.said.Due(f.Found, time.Now())
+		log = log.With("found", f.Found, "do", f.Do, "error", b.p.key.Load().mask(err.Error()))
 	}
 	switch {
 	case errors.Is(err, errNoList):

@@ -191,8 +191,8 @@ func (d *database) close() error {
 	return errors.Join(errs...)
 }
 
-// errNewerSchema refuses a database that a newer binary has migrated.
-var errNewerSchema = errors.New("the state was written by a newer iop")
+// ErrNewer says that a newer version has migrated the database, which this one therefore refuses to open.
+var ErrNewer = errors.New("the state was written by a newer iop")
 
 const (
 	// migrateAttempts bounds how often a process looks again after it lost the race to migrate.
@@ -209,7 +209,7 @@ func (d *database) migrate(ctx context.Context) error {
 	giveUp := time.Now().Add(busyTimeout)
 	for attempt := 1; ; attempt++ {
 		err := d.migrateOnce(ctx)
-		if err == nil || errors.Is(err, errNewerSchema) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, ErrNewer) || ctx.Err() != nil {
 			return err
 		}
 		if !isBusy(err) && attempt >= migrateAttempts || time.Now().After(giveUp) {
@@ -250,7 +250,7 @@ func (d *database) migrateOnce(ctx context.Context) error {
 		return err
 	}
 	if found > known {
-		return fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", errNewerSchema, found, known)
+		return fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", ErrNewer, found, known)
 	}
 	if found == known {
 		return nil

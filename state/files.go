@@ -95,6 +95,17 @@ func (d secretDirectory) sync() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
+// ErrOrphaned says that the database is missing where files of one lie. The message names them, and what to do.
+var ErrOrphaned = errors.New("the state is incomplete")
+
+// orphaned is an ErrOrphaned with a message of its own.
+type orphaned string
+
+func (o orphaned) Error() string { return string(o) }
+
+// Is implements errors.Is.
+func (orphaned) Is(target error) bool { return target == ErrOrphaned }
+
 // refuseOrphans refuses to make a new database where the rest of another one lies: whoever deleted the database, or mounted
 // the wrong disk, would find an Edge that knows none of its keys and has no past.
 func refuseOrphans(at location) error {
@@ -112,9 +123,9 @@ func refuseOrphans(at location) error {
 	}
 	switch {
 	case noPepper == nil:
-		return fmt.Errorf("%s %s, but the pepper of a former state lies beside it: restore the database from a backup; or, to begin anew with no keys, tokens and usage, remove %s", at.path, how, pepper)
+		return orphaned(fmt.Sprintf("%s %s, but the pepper of a former state lies beside it: restore the database from a backup; or, to begin anew with no keys, tokens and usage, remove %s", at.path, how, pepper))
 	case noWAL == nil && wal.Size() > 0:
-		return fmt.Errorf("%s %s, but its write-ahead log lies beside it: restore the database from a backup; or, to begin anew, remove %s-wal", at.path, how, at.path)
+		return orphaned(fmt.Sprintf("%s %s, but its write-ahead log lies beside it: restore the database from a backup; or, to begin anew, remove %s-wal", at.path, how, at.path))
 	}
 	return nil
 }

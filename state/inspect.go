@@ -54,7 +54,7 @@ func Inspect(ctx context.Context, stateURL string) (Inspection, error) {
 		return i, fmt.Errorf("open state %s: %w", at, err)
 	}
 	if i.Schema > i.Known {
-		return i, fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", errNewerSchema, i.Schema, i.Known)
+		return i, fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", ErrNewer, i.Schema, i.Known)
 	}
 	i.Checked, err = checked(ctx, at.path)
 	return i, err

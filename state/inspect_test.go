@@ -31,7 +31,7 @@ func TestInspect(t *testing.T) {
 	if err := errors.Join(err, store.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = Inspect(t.Context(), url); !errors.Is(err, errNewerSchema) {
+	if _, err = Inspect(t.Context(), url); !errors.Is(err, ErrNewer) {
 		t.Errorf("newer: %v", err)
 	}
 

@@ -221,6 +221,9 @@ func (a *Acceptor) refuse(w http.ResponseWriter, status int, r *Refusal) {
 	writeRefusal(w, status, r)
 }
 
+// refusalType tells a refusal of an Edge's from an error of another server that speaks OpenAI's forms.
+const refusalType = "tunnel_error"
+
 func writeRefusal(w http.ResponseWriter, status int, r *Refusal) {
 	w.Header().Set("Content-Type", "application/json")
 	if r.RetryAfter > 0 {
@@ -229,7 +232,7 @@ func writeRefusal(w http.ResponseWriter, status int, r *Refusal) {
 	w.WriteHeader(status)
 	// The client may be gone; there is nobody to tell.
 	_ = json.NewEncoder(w).Encode(map[string]any{
-		"error": map[string]any{"message": r.Message, "type": "tunnel_error", "param": nil, "code": r.Code},
+		"error": map[string]any{"message": r.Message, "type": refusalType, "param": nil, "code": r.Code},
 	})
 }
 

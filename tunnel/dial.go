@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"iop/execution"
+	"iop/tunnel/reach"
 	"iop/tunnel/wire"
 )
 
@@ -83,16 +84,18 @@ func (s *Supervisor) dial(ctx context.Context) (messageConn, *tls.ConnectionStat
 			header.Set("Authorization", "Bearer "+token)
 		}
 	}
+	attempt := &reach.Attempt{URL: dialedURL(s.cfg.URL), Peer: reach.Edge}
 	var cork *corkedConn
 	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment,
+		Proxy:                  attempt.Through(http.ProxyFromEnvironment),
+		OnProxyConnectResponse: reach.ProxyAnswered,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := s.cfg.DialContext(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}
 			tuneSocket(c)
-			cork = newCorkedConn(c)
+			cork = newCorkedConn(attempt.Listen(c))
 			return cork, nil
 		},
 		TLSClientConfig:        s.cfg.TLS,
@@ -101,42 +104,62 @@ func (s *Supervisor) dial(ctx context.Context) (messageConn, *tls.ConnectionStat
 		MaxResponseHeaderBytes: 64 << 10,
 	}
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return errors.New("the Edge answered with a redirect, which is not followed")
+		return http.ErrUseLastResponse // a redirect would carry the token elsewhere
 	}}
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	ws, resp, err := websocket.Dial(ctx, s.cfg.URL, &websocket.DialOptions{
+	defer s.watchSlow(attempt)()
+	ws, resp, err := websocket.Dial(attempt.Watch(ctx), s.cfg.URL, &websocket.DialOptions{
 		HTTPClient:     client,
 		HTTPHeader:     header,
 		Subprotocols:   []string{wire.Subprotocol},
 		OnPingReceived: ignorePing,
 	})
 	if err != nil {
-		return messageConn{}, nil, dialError(resp, err)
+		return messageConn{}, nil, failedDial(attempt, resp, err)
 	}
 	ws.SetReadLimit(wire.MaxMessage)
 	conn := messageConn{ws: ws, cork: cork}
 	if ws.Subprotocol() != wire.Subprotocol {
 		conn.kill()
-		return messageConn{}, nil, errors.New("what answers at the Edge's URL does not speak " + wire.Subprotocol)
+		return messageConn{}, nil, &dialError{attempt.Answered(resp, nil), errors.New("it does not speak " + wire.Subprotocol)}
 	}
 	return conn, resp.TLS, nil
 }
 
-// dialError makes a Refusal of the Edge's JSON answer, if it is one.
-func dialError(resp *http.Response, err error) error {
-	if resp == nil || resp.Body == nil {
-		return err
+// watchSlow has a line logged if the dial takes long. What it returns ends that; it must be called.
+func (s *Supervisor) watchSlow(attempt *reach.Attempt) (stop func()) {
+	var watch sync.WaitGroup
+	done := make(chan struct{})
+	watch.Go(func() {
+		timer := time.NewTimer(slowDial)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			s.saySlow(attempt.Silent())
+		case <-done:
+		}
+	})
+	return func() {
+		close(done)
+		watch.Wait()
 	}
-	body, readErr := io.ReadAll(io.LimitReader(resp.Body, 4096))
+}
+
+// failedDial makes a Refusal of the Edge's JSON answer, if it is one, and else says what is in the way.
+func failedDial(attempt *reach.Attempt, resp *http.Response, err error) error {
+	if resp == nil || resp.Body == nil {
+		return &dialError{attempt.Failed(err), err}
+	}
+	body, readErr := io.ReadAll(io.LimitReader(resp.Body, reach.MaxBody))
 	if readErr != nil {
-		return err
+		return &dialError{attempt.Answered(resp, nil), err}
 	}
 	var answer struct {
-		Error struct{ Message, Code string }
+		Error struct{ Message, Code, Type string }
 	}
-	if json.Unmarshal(body, &answer) != nil || answer.Error.Code == "" {
-		return fmt.Errorf("the Edge's URL answered %s: %w", resp.Status, err)
+	if json.Unmarshal(body, &answer) != nil || answer.Error.Type != refusalType || answer.Error.Code == "" {
+		return &dialError{attempt.Answered(resp, body), err}
 	}
 	r := &Refusal{Code: truncate(answer.Error.Code, maxCodeBytes), Message: truncate(answer.Error.Message, maxMessageBytes)}
 	if d, perr := time.ParseDuration(resp.Header.Get("Retry-After") + "s"); perr == nil {

@@ -92,6 +92,9 @@ type Supervisor struct {
 	// wall reads the wall clock alone. Tests make it jump.
 	wall func() time.Time
 
+	// speech belongs to Run's goroutine.
+	speech speech
+
 	mu sync.Mutex
 	// Guarded by mu.
 	status   SupervisorStatus
@@ -208,8 +211,10 @@ func (s *Supervisor) loop(ctx context.Context) error {
 	lost := time.Now() // when the trouble began that the attempts are counted from
 	for {
 		s.setStatus(SupervisorStatus{State: StateConnecting})
+		s.sayConnecting()
 		session, err := s.connect(ctx)
 		for err == nil {
+			s.sayConnected()
 			began := time.Now()
 			session, err = s.hold(ctx, session)
 			if time.Since(began) >= steadyAfter {
@@ -251,10 +256,8 @@ func (s *Supervisor) pause(err error, attempt int, down time.Duration) time.Dura
 		state = StateRefused
 		wait = refusedPause(r)
 		s.cfg.Metrics.refused(r.Code)
-		s.cfg.Logger.Error("tunnel: the Edge refused this Node", "edge", s.cfg.URL, "code", r.Code, "message", r.Message, "retry_in", wait.Round(time.Millisecond).String())
-	} else {
-		s.cfg.Logger.Warn("tunnel: not connected", "edge", s.cfg.URL, "err", err, "retry_in", wait.Round(time.Millisecond).String())
 	}
+	s.sayFailed(err, wait)
 	s.setStatus(SupervisorStatus{State: state, Detail: err.Error(), RetryIn: wait})
 	return wait
 }

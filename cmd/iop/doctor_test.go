@@ -358,8 +358,8 @@ func TestDoctorProviders(t *testing.T) {
 	}{
 		"not started": {"http://127.0.0.1:1", verdictFailed, "can't be reached"},
 		"no models":   {serve(200, `{"object":"list","data":[]}`), verdictWarning, "has no model"},
-		"no list":     {serve(404, ""), verdictWarning, "status 404"},
-		"broken":      {serve(500, ""), verdictWarning, "status 500"},
+		"no list":     {serve(404, ""), verdictWarning, "is not there (404)"},
+		"broken":      {serve(500, ""), verdictWarning, "fails (500)"},
 		"open key":    {serve(404, "") + ",key-file=" + key, verdictWarning, "0644"},
 	} {
 		t.Run(name, func(t *testing.T) {

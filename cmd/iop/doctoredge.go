@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +24,7 @@ import (
 	"iop/gateway/route"
 	"iop/identity"
 	"iop/state"
+	"iop/tunnel/reach"
 )
 
 // doctorPatience bounds each question of a doctor.
@@ -96,9 +96,9 @@ func (e *edgeDoctor) state(ctx context.Context) {
 		return
 	}
 	switch {
-	case err != nil && strings.Contains(err.Error(), "newer iop"):
+	case errors.Is(err, state.ErrNewer):
 		e.d.fail("state", "run that version or a later one", "%s", oneLine(err))
-	case err != nil && strings.Contains(err.Error(), "former state"), err != nil && strings.Contains(err.Error(), "write-ahead log"):
+	case errors.Is(err, state.ErrOrphaned):
 		e.d.fail("state", "as it says; docs/operations.md has how to restore", "%s", oneLine(err))
 		return
 	case errors.Is(err, state.ErrDamaged):
@@ -278,23 +278,17 @@ func (e *edgeDoctor) isEdge(ctx context.Context, base, path string, codes ...str
 		return false
 	}
 	defer response.Body.Close()
-	code := errorCode(response.Body)
+	body, err := io.ReadAll(io.LimitReader(response.Body, reach.MaxBody))
+	if err != nil {
+		return false
+	}
+	code := reach.Code(body)
 	for _, c := range codes {
 		if c == code {
 			return true
 		}
 	}
 	return false
-}
-
-// errorCode is the code in an error of OpenAI's form; empty if it is none.
-func errorCode(body io.Reader) string {
-	var answer struct{ Error struct{ Code string } }
-	data, err := io.ReadAll(io.LimitReader(body, 64<<10))
-	if err != nil || json.Unmarshal(data, &answer) != nil {
-		return ""
-	}
-	return answer.Error.Code
 }
 
 // certificate examines what clients are shown.

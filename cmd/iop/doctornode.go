@@ -126,14 +126,17 @@ func (n *nodeDoctor) providers(ctx context.Context, agent nodeagent.Config) {
 func (n *nodeDoctor) provider(p *nodeagent.Examined) {
 	name := string(p.ID) + " at " + p.URL
 	switch {
-	case p.Listless:
-		n.d.warn("provider", "name its models with models=a|b; a 401 needs key-file=PATH", "%s gets runs for no model: %s", name, oneLine(p.Err))
+	case p.Finding != nil && p.Listless:
+		n.d.warn("provider", p.Finding.Do, "%s gets runs for no model: %s", name, p.Finding.Found)
 		return
-	case p.Err != nil && p.Unreachable:
-		n.d.fail("provider", "start it, or correct its URL; in a container 127.0.0.1 is the container itself", "%s can't be reached: %s", name, oneLine(p.Err))
+	case p.Finding != nil && p.Unreachable:
+		n.d.fail("provider", p.Finding.Do, "%s can't be reached: %s", name, p.Finding.Found)
+		return
+	case p.Finding != nil:
+		n.d.fail("provider", p.Finding.Do, "%s does not answer as an inference server: %s", name, p.Finding.Found)
 		return
 	case p.Err != nil:
-		n.d.fail("provider", "look at its log; a 401 needs key-file=PATH", "%s does not answer as an inference server: %s", name, oneLine(p.Err))
+		n.d.fail("provider", "correct its specification", "%s", oneLine(p.Err))
 		return
 	case len(p.Models) == 0:
 		n.d.warn("provider", "load or pull a model there", "%s is ready, and has no model", name)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"iop/state"
+	"iop/tunnel/wire"
 )
 
 // operatorName is who the state notes for what is done through this API: the admin token knows no names.
@@ -61,6 +62,9 @@ func New(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", a.open(cfg.Metrics))
 	mux.Handle("GET /healthz", a.open(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })))
+	mux.HandleFunc(wire.Path, func(w http.ResponseWriter, r *http.Request) { // a Node with the wrong port
+		a.fail(w, r, &failure{http.StatusNotFound, "admin_listener", "", "this is the Edge's admin listener; Nodes connect to the public one"})
+	})
 	routes := a.routes()
 	if cfg.Console == nil {
 		mux.Handle("/", a.guard(routes))
