@@ -29,6 +29,7 @@ routes:
 		{chat, `"deferred":true`, "deferred"}, {chat, `"data_sources":[{"type":"azure_search"}]`, "data_sources"},
 		{chat, `"session_params":{"id":"x"}`, "session_params"}, {chat, `"auto_max_new_tokens":true`, "auto_max_new_tokens"},
 		{chat, `"langfuse_host":"http://evil.example"`, "langfuse_*"}, {chat, `"priority":-9`, "priority"},
+		{chat, `"vllm_xargs":{"kv_transfer_params":"x"}`, "vllm_xargs"}, {chat, `"slotId":3`, "slot_id"}, {chat, `"multi_agent":{"enabled":true}`, "multi_agent"},
 		{"/v1/responses", `"tools":[{"type":"web_search"},{"type":"image_generation","model":"gpt-image-1"}]`, "tools.model"},
 		{chat, `"tools":[{"type":"openrouter:image_generation","parameters":{"model":"gpt-image-1"}}]`, "tools.model"},
 		{chat, `"tools":[{"type":"advisor_1","name":"advisor","\u006dodel":"claude-opus"}]`, "tools.model"},

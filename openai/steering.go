@@ -27,12 +27,12 @@ var steeringNames = [...]string{
 	"api_key", "api_token", "organization", "litellm_credential_name", "user_config",
 	// What is merged into the request that goes on, or sent with it. LiteLLM.
 	"extra_body", "extra_headers", "extra_query", "headers", "litellm_params",
-	// Code that runs in the engine. SGLang.
-	"custom_logit_processor",
+	// Code that runs in the engine, its arguments, and what else goes to its plugins, kv_transfer_params among it. SGLang, vLLM.
+	"custom_logit_processor", "custom_params", "logits_processors", "vllm_xargs",
 	// Another caller's place or conversation in the engine. SGLang, vLLM, llama.cpp.
-	"session_params", "rid", "priority", "id_slot", "data_parallel_rank", "routed_dp_rank", "decode_dp_rank",
-	// An answer without a bound, in place of max_tokens. text-generation-webui.
-	"auto_max_new_tokens",
+	"session_params", "rid", "priority", "id_slot", "slot_id", "data_parallel_rank", "routed_dp_rank", "decode_dp_rank",
+	// An answer without a bound, in place of max_tokens: text-generation-webui. Or many of them: OpenAI's subagents.
+	"auto_max_new_tokens", "multi_agent",
 	// An answer that comes later, on a path that is not here: the run would end before it began, and cost nothing. OpenAI,
 	// vLLM, xAI.
 	"background", "deferred",
