@@ -13,7 +13,9 @@ func (s *Server) finish(x *exchange, end ending) {
 	x.stats = s.routing.stats(x.route.Name, x.rec.found())
 	end.terminal.Usage = x.used(&end.terminal)
 	if u := end.terminal.Usage; u.Output > 0 && !u.Estimated && end.terminal.Outcome == execution.Completed {
-		x.stats.output.learn(x.ticket.Target.Node, u.Output)
+		if owner, ok := s.reg.Owner(x.ticket.Target); ok { // else its session is gone, and nobody can be asked
+			x.stats.output.learn(owner, x.ticket.Target.Node, u.Output)
+		}
 	}
 	x.settle(&end)
 	s.meter.Record(x.usageRecord(&end))

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -13,13 +14,13 @@ const (
 	firstOutput = 256
 	// lengthWindow is of how many answers of a Node the median is taken.
 	lengthWindow = 32
-	// lengthNodes bounds the Nodes that a route's lengths are kept of; the one not heard of for longest makes room.
+	// lengthNodes bounds the Nodes that a route's lengths are kept of.
 	lengthNodes = 64
 )
 
-// lengths is how long the answers of a route are. Nodes report that, so it is the median over Nodes of each one's
-// median: neither a single answer nor a single Node, however many runs it serves, decides for the others. The zero value
-// knows nothing. Any goroutine may call its methods.
+// lengths is how long the answers of a route are. Nodes report that, so it is the median over owners of the median over each
+// one's Nodes of each Node's median: neither a single answer, nor a single Node, however many runs it serves, nor a join token
+// with many Nodes decides for the others. The zero value knows nothing. Any goroutine may call its methods.
 type lengths struct {
 	median atomic.Int64 // 0: none seen
 
@@ -30,6 +31,7 @@ type lengths struct {
 
 // nodeLengths are a Node's last answers.
 type nodeLengths struct {
+	owner  string // see registry.Owner
 	node   execution.NodeID
 	last   [lengthWindow]int64
 	seen   int
@@ -45,41 +47,62 @@ func (l *lengths) expected() int64 {
 	return firstOutput
 }
 
-// learn takes in the length of one answer of a Node.
-func (l *lengths) learn(node execution.NodeID, tokens int64) {
+// learn takes in the length of one answer of an owner's Node.
+func (l *lengths) learn(owner string, node execution.NodeID, tokens int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count++
-	n := l.ofLocked(node)
-	n.heard = l.count
+	n := l.ofLocked(owner, node)
+	n.owner, n.heard = owner, l.count
 	n.last[n.seen%lengthWindow] = max(tokens, 1)
 	n.seen++
 	var room [lengthWindow]int64
 	n.median = lowerMedian(append(room[:0], n.last[:min(n.seen, lengthWindow)]...))
-	var all [lengthNodes]int64
-	for i, n := range l.nodes {
-		all[i] = n.median
-	}
-	l.median.Store(lowerMedian(all[:len(l.nodes)]))
+	l.median.Store(l.ofOwnersLocked())
 }
 
-// ofLocked returns what is kept of a Node.
-func (l *lengths) ofLocked(node execution.NodeID) *nodeLengths {
-	oldest := 0
-	for i, n := range l.nodes {
+// ofOwnersLocked is the median over owners.
+func (l *lengths) ofOwnersLocked() int64 {
+	slices.SortFunc(l.nodes, func(a, b *nodeLengths) int { return strings.Compare(a.owner, b.owner) })
+	var owners, own [lengthNodes]int64
+	count, n := 0, 0
+	for i, at := range l.nodes {
+		own[n] = at.median
+		n++
+		if i+1 == len(l.nodes) || l.nodes[i+1].owner != at.owner {
+			owners[count] = lowerMedian(own[:n])
+			count, n = count+1, 0
+		}
+	}
+	return lowerMedian(owners[:count])
+}
+
+// ofLocked returns what is kept of a Node. Where there is no room for another one, the owner with most of them loses the one
+// that was not heard of for longest.
+func (l *lengths) ofLocked(owner string, node execution.NodeID) *nodeLengths {
+	for _, n := range l.nodes {
 		if n.node == node {
 			return n
 		}
-		if n.heard < l.nodes[oldest].heard {
-			oldest = i
-		}
 	}
-	n := &nodeLengths{node: node}
+	n := &nodeLengths{owner: owner, node: node}
 	if len(l.nodes) < lengthNodes {
 		l.nodes = append(l.nodes, n)
-	} else {
-		l.nodes[oldest] = n
+		return n
 	}
+	oldest, most := 0, 0
+	for i, at := range l.nodes {
+		has := 0
+		for _, other := range l.nodes {
+			if other.owner == at.owner {
+				has++
+			}
+		}
+		if has > most || has == most && at.heard < l.nodes[oldest].heard {
+			oldest, most = i, has
+		}
+	}
+	l.nodes[oldest] = n
 	return n
 }
 

@@ -17,7 +17,7 @@ func TestLengths(t *testing.T) {
 	}
 	learn := func(node execution.NodeID, lengths ...int64) {
 		for _, n := range lengths {
-			l.learn(node, n)
+			l.learn(string(node), node, n)
 		}
 	}
 	expect("before any", firstOutput)
@@ -48,7 +48,32 @@ func TestLengths(t *testing.T) {
 	if len(l.nodes) != lengthNodes {
 		t.Errorf("%d Nodes are remembered", len(l.nodes))
 	}
-	if n := testing.AllocsPerRun(1000, func() { l.learn("0", 5); l.expected() }); n > 0 {
+	if n := testing.AllocsPerRun(1000, func() { l.learn("0", "0", 5); l.expected() }); n > 0 {
 		t.Errorf("%v allocations for an answer", n)
+	}
+}
+
+// TestLengthsOfManyNodes: the Nodes of one join token are one voice, and push no others out, however many they are.
+func TestLengthsOfManyNodes(t *testing.T) {
+	t.Parallel()
+	var l lengths
+	for i := range 5 {
+		l.learn("fleet", execution.NodeID(fmt.Sprint("honest", i)), 100)
+	}
+	l.learn("bound", "bound", 120)
+	for range 3 {
+		for i := range 2 * lengthNodes {
+			l.learn("liar", execution.NodeID(fmt.Sprint("liar", i)), 1e9)
+		}
+		if got := l.expected(); got != 120 {
+			t.Fatalf("%d tokens are expected, want 120", got)
+		}
+	}
+	owners := map[string]int{}
+	for _, n := range l.nodes {
+		owners[n.owner]++
+	}
+	if len(l.nodes) != lengthNodes || owners["fleet"] != 5 || owners["bound"] != 1 {
+		t.Errorf("kept are %v", owners)
 	}
 }

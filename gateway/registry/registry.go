@@ -181,6 +181,17 @@ func (r *Registry) Open(t admission.Target, spec tunnel.OpenSpec) (Run, error) {
 // ErrGone says that a session takes no new runs.
 var ErrGone = errors.New("this session of the node takes no new runs")
 
+// Owner returns what the session of a target proved itself with: its join token's id, or its certificate's SPIFFE ID. False:
+// there is no such session any more. What Nodes of one owner say counts as one voice.
+func (r *Registry) Owner(t admission.Target) (owner string, ok bool) {
+	s := r.session(t.Node, t.Generation)
+	if s == nil {
+		return "", false
+	}
+	id := s.Identity()
+	return id.TokenID + id.Peer, true
+}
+
 // Suspect says that a run on t found the session lost or draining: it gets no more, even before the tunnel says so.
 func (r *Registry) Suspect(t admission.Target) { r.adm.Withdraw(t.Node, t.Generation) }
 
