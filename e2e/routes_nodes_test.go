@@ -212,20 +212,23 @@ routes:
     timeouts: {queue: 1s}
   - model: usual
   - model: long
-    timeouts: {queue: 10m}
+    timeouts: {queue: 10m, no_node: 10m}
+  - model: away
+    timeouts: {queue: 10m, no_node: 1200ms}
   - model: chat
     timeouts: {total: 1500ms, queue: 20s}
 `
 
-// TestQueueTimeout has no Node at all. Each request waits as long as its route says, and no longer.
+// TestQueueTimeout has no Node at all. Each request waits as long as its route says, and no longer. It is told that there is no
+// Node, whichever of the route's times is over.
 func TestQueueTimeout(t *testing.T) {
 	t.Parallel()
 	s := newRouted(t, patienceFile)
 	long := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("long", "", true), nil)
-	limits := map[string]time.Duration{"short": time.Second, "usual": 2500 * time.Millisecond, "chat": 1500 * time.Millisecond}
+	limits := map[string]time.Duration{"short": time.Second, "away": 1200 * time.Millisecond, "usual": 2500 * time.Millisecond, "chat": 1500 * time.Millisecond}
 	fastest(t, time.Second, func() time.Duration { return s.waitInVain(t, limits) })
 	told := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("short", "", true), wantsUpdates).end(t, patience)
-	if err := told.broken(); err != nil || !strings.Contains(told.events[0], `"queue_timeout"`) || len(told.places(t)) != 1 {
+	if err := told.broken(); err != nil || !strings.Contains(told.events[0], `"no_node_available"`) || len(told.places(t)) != 1 {
 		t.Errorf("one that is told its place: %v, %s", err, told)
 	}
 	if n := s.metric("iop_queued"); n != 1 {
@@ -261,7 +264,7 @@ func (s *routed) waitInVain(t *testing.T, limits map[string]time.Duration) (late
 		}
 	}
 	for _, a := range all {
-		a.end(t, patience).refused(t, a.model, http.StatusGatewayTimeout, "queue_timeout")
+		a.end(t, patience).refused(t, a.model, http.StatusServiceUnavailable, "no_node_available")
 		took, limit := <-a.took, limits[a.model]
 		if took < limit {
 			t.Errorf("%s: it waited for %s, not %s", a.model, took, limit)

@@ -187,7 +187,7 @@ func (r *routeWorld) labels(t *testing.T) {
 	if l, o := len(r.lab.inferences(t)), len(r.office.inferences(t)); l != 10 || o != 10 {
 		t.Errorf("of ten for the office %d ran in the lab, %d there", l-10, o)
 	}
-	r.chatNow(t, "nowhere", "", false).refused(t, "labels that no Node has", http.StatusGatewayTimeout, "queue_timeout")
+	r.chatNow(t, "nowhere", "", false).refused(t, "labels that no Node has", http.StatusServiceUnavailable, "no_node_available")
 }
 
 func (r *routeWorld) weights(t *testing.T) {

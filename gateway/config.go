@@ -53,6 +53,7 @@ type Config struct {
 	BodyBudget        int64         // of all requests together; default DefaultBodyBudget
 	QueueLimit        int           // requests that wait for one route; default admission.DefaultQueueLimit
 	QueueTimeout      time.Duration // how long one waits; default: as long as TotalTimeout allows
+	NoNodeTimeout     time.Duration // how long one waits while no target of its route is connected; default admission.DefaultGrace
 	TotalTimeout      time.Duration // of one request; default DefaultTotalTimeout
 	DrainTimeout      time.Duration // how long runs may finish when Run's context ends; default DefaultDrainTimeout
 	MaxStreamsPerNode int           // default the tunnel's
@@ -84,7 +85,7 @@ func (c Config) checked() (Config, error) {
 		return c, errors.New("gateway: TLSCert and TLSKey must be given together")
 	case c.Auth != "" && c.Auth != AuthKeys && c.Auth != AuthNone:
 		return c, fmt.Errorf("gateway: Auth must be %q or %q, not %q", AuthKeys, AuthNone, c.Auth)
-	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.ConnectionsPerSource < 0 || c.QueueTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0 || c.UsageRetention < 0 || c.SigningKeyLife < 0:
+	case c.MaxBodyBytes < 0 || c.BodyBudget < 0 || c.QueueLimit < 0 || c.ConnectionsPerSource < 0 || c.QueueTimeout < 0 || c.NoNodeTimeout < 0 || c.TotalTimeout < 0 || c.DrainTimeout < 0 || c.UsageRetention < 0 || c.SigningKeyLife < 0:
 		return c, errors.New("gateway: a limit or timeout must not be negative")
 	}
 	if c.EdgeID != "" {
@@ -92,7 +93,7 @@ func (c Config) checked() (Config, error) {
 			return c, fmt.Errorf("gateway: EdgeID: %w", err)
 		}
 	}
-	if longest := max(c.QueueTimeout, c.TotalTimeout, c.DrainTimeout); longest > MaxTimeout {
+	if longest := max(c.QueueTimeout, c.NoNodeTimeout, c.TotalTimeout, c.DrainTimeout); longest > MaxTimeout {
 		return c, fmt.Errorf("gateway: a timeout must be at most %s, not %s", MaxTimeout, longest)
 	}
 	setDefault(&c.Mode, ModeToken)
@@ -107,6 +108,7 @@ func (c Config) checked() (Config, error) {
 	setDefault(&c.QueueLimit, admission.DefaultQueueLimit)
 	setDefault(&c.TotalTimeout, DefaultTotalTimeout)
 	setDefault(&c.QueueTimeout, c.TotalTimeout)
+	setDefault(&c.NoNodeTimeout, admission.DefaultGrace)
 	setDefault(&c.DrainTimeout, DefaultDrainTimeout)
 	if c.BodyBudget < c.MaxBodyBytes {
 		return c, fmt.Errorf("gateway: BodyBudget (%d) must be at least MaxBodyBytes (%d)", c.BodyBudget, c.MaxBodyBytes)

@@ -29,6 +29,8 @@ const (
 	endPatience = time.Second
 	// deadlineGrace is how much longer than a Node the Edge waits for a run's deadline, so that the Node speaks first.
 	deadlineGrace = 2 * time.Second
+	// noNodeRetry is when a client may ask again that waited in vain for a Node to connect. The next request waits again.
+	noNodeRetry = 10 * time.Second
 )
 
 // exchange is one request, from its envelope to its last byte. It belongs to the handler's goroutine.
@@ -263,8 +265,9 @@ func (x *exchange) admit() (*admission.Ticket, *verdict) {
 	if waiter != nil {
 		ev := x.queue(waiter)
 		if ev != eventReady {
+			absent := waiter.Absent()
 			waiter.Leave()
-			return nil, x.interrupted(ev)
+			return nil, x.interrupted(ev, absent)
 		}
 		ticket, err = waiter.Result()
 	}
@@ -305,6 +308,9 @@ func admitVerdict(model string, op *openai.Operation, err error) *verdict {
 	case errors.Is(err, admission.ErrUnknownModel):
 		v.terminal.Code = execution.CodeUnknownProvider
 		v.problem = openai.ModelNotFound(model)
+	case errors.Is(err, admission.ErrNotConnected):
+		v.terminal.Code = execution.CodeUnknownProvider
+		v.problem = openai.NoNodeAvailable(noNodeRetry)
 	case errors.Is(err, admission.ErrNoOther):
 		v.terminal.Code = execution.CodeUnknownProvider
 		v.problem, v.next = openai.NoNodeAvailable(time.Second), nextElsewhere
@@ -474,12 +480,15 @@ func (x *exchange) alarmIn(now time.Time) time.Duration {
 	return due.Sub(now)
 }
 
-// interrupted is the verdict of a wait that ended before its time, with no run open.
-func (x *exchange) interrupted(ev event) *verdict {
+// interrupted is the verdict of a wait that ended before its time, with no run open. absent: no target was connected.
+func (x *exchange) interrupted(ev event, absent bool) *verdict {
 	v := &verdict{terminal: execution.Terminal{Outcome: execution.Cancelled, Code: x.codeOf(ev)}}
 	switch ev {
 	case eventQueueEnd, eventDeadline:
 		v.problem = openai.QueueTimeout()
+		if absent { // there was no queue
+			v.problem = openai.NoNodeAvailable(noNodeRetry)
+		}
 	case eventKilled:
 		v.problem = problemOf(v.terminal)
 	}

@@ -121,7 +121,7 @@ func New(cfg Config) (*Server, error) {
 func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error) {
 	s := &Server{
 		cfg: cfg, pseudonym: pseudonym(cfg.EdgeID), log: cfg.Logger, started: time.Now(),
-		adm:         admission.New(admission.Config{QueueLimit: cfg.QueueLimit}),
+		adm:         admission.New(admission.Config{QueueLimit: cfg.QueueLimit, Grace: cfg.NoNodeTimeout}),
 		crossOrigin: http.NewCrossOriginProtection(),
 		listener:    public, adminLn: private, tunnelLn: nodes,
 		bodies: newBudget(cfg.BodyBudget, cfg.MaxBodyBytes, cfg.QueueTimeout),

@@ -128,7 +128,7 @@ func namingParam(e *Error) string {
 // anthropicType is Anthropic's error type. A 503 is overloaded_error only where load is the reason.
 func anthropicType(e *Error) string {
 	switch e.Code {
-	case codeStopping, codeInterrupted, codeStateUnavailable:
+	case codeStopping, codeInterrupted, codeStateUnavailable, codeNoNodeAvailable:
 		return "api_error"
 	}
 	switch e.Status {

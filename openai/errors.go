@@ -162,7 +162,7 @@ func CredentialRejected() *Error {
 
 // NoNodeAvailable says that nothing that serves the model is connected.
 func NoNodeAvailable(retryAfter time.Duration) *Error {
-	return failure(http.StatusServiceUnavailable, "no_node_available", "Nothing that serves this model is connected right now.", retryAfter)
+	return failure(http.StatusServiceUnavailable, codeNoNodeAvailable, "Nothing that serves this model is connected right now.", retryAfter)
 }
 
 // Codes of failures between the client and the provider. They are neither the provider's fault nor a matter of load.
@@ -171,6 +171,7 @@ const (
 	codeInterrupted      = "interrupted"
 	codeNodeLost         = "node_lost"
 	codeStateUnavailable = "state_unavailable"
+	codeNoNodeAvailable  = "no_node_available"
 )
 
 // Stopping says that the Edge is shutting down and takes no new requests. No provider has seen this one.

@@ -41,6 +41,7 @@ type edgeSettings struct {
 	BodyBudget     int64         `env:"BODY_BUDGET" min:"1" max:"1099511627776" help:"total memory for request bodies in bytes; beyond it requests wait, then are refused" example:"536870912" more:"They wait up to IOP_EDGE_QUEUE_TIMEOUT, at most 5 minutes, then get 503 with Retry-After."`
 	QueueLimit     int           `env:"QUEUE_LIMIT" min:"0" max:"1000000" help:"maximum queued requests per model; 0: the default" example:"1000" more:"Beyond it requests get 429 queue_full." absent:"1024"`
 	QueueTimeout   time.Duration `env:"QUEUE_TIMEOUT" min:"0s" max:"24h" help:"how long a request may wait in the queue; 0: as long as the request may take" example:"2m" more:"After that it gets 504 queue_timeout." absent:"as IOP_EDGE_TOTAL_TIMEOUT"`
+	NoNodeTimeout  time.Duration `env:"NO_NODE_TIMEOUT" min:"0s" max:"24h" help:"how long a request waits while no Node that serves its model is connected; 0: the default" example:"10s" more:"After that it gets 503 no_node_available." absent:"30s"`
 	PerSource      int           `env:"CONNECTIONS_PER_SOURCE" min:"0" max:"1000000" help:"maximum client connections per IPv4 address or IPv6 /64; 0: the default" example:"1000" more:"Beyond it 503. Loopback is exempt; raise it for a reverse proxy on another machine. See operations.md." absent:"half of all client connections"`
 	TotalTimeout   time.Duration `env:"TOTAL_TIMEOUT" min:"1ms" max:"24h" help:"how long a request may take in total" example:"30m"`
 	DrainTimeout   time.Duration `env:"DRAIN_TIMEOUT" min:"0s" max:"24h" help:"how long open requests may take to finish when the Edge stops" example:"30s" more:"Counted from the first SIGTERM."`
@@ -244,7 +245,7 @@ func (c *edgeSettings) gateway(store *state.Store, logger *slog.Logger) gateway.
 	return gateway.Config{
 		Store: store, Listen: c.Listen, AdminListen: c.AdminListen, EdgeID: c.ID, Auth: c.Auth,
 		TLSCert: c.TLSCert, TLSKey: c.TLSKey, MaxBodyBytes: c.MaxBody, BodyBudget: c.BodyBudget,
-		QueueLimit: c.QueueLimit, QueueTimeout: c.QueueTimeout, TotalTimeout: c.TotalTimeout, DrainTimeout: c.DrainTimeout,
+		QueueLimit: c.QueueLimit, QueueTimeout: c.QueueTimeout, NoNodeTimeout: c.NoNodeTimeout, TotalTimeout: c.TotalTimeout, DrainTimeout: c.DrainTimeout,
 		Config: c.Config, UsageRetention: time.Duration(c.UsageRetention),
 		Mode: c.Mode, TunnelListen: c.TunnelListen, ConnectionsPerSource: c.PerSource,
 		Logger: logger, Console: web.New, Version: readBuildInfo().Version,

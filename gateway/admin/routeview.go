@@ -143,6 +143,7 @@ type RetryConfig struct {
 // Timeouts are in milliseconds.
 type Timeouts struct {
 	QueueMS         int64 `json:"queue_ms"`
+	NoNodeMS        int64 `json:"no_node_ms"`
 	FirstByteMS     int64 `json:"first_byte_ms"`
 	BetweenChunksMS int64 `json:"between_chunks_ms"`
 	TotalMS         int64 `json:"total_ms"`
@@ -170,7 +171,7 @@ func RouteConfigs(t *route.Table) []RouteConfig {
 			RenameModel: r.RenameModel, QueueLimit: r.QueueLimit, Advertised: r.Advertised,
 			Retry: RetryConfig{Attempts: r.Retry.Attempts, On: kindsOf(r.Retry.On)},
 			Timeouts: Timeouts{
-				QueueMS: r.Timeouts.Queue.Milliseconds(), FirstByteMS: r.Timeouts.FirstByte.Milliseconds(),
+				QueueMS: r.Timeouts.Queue.Milliseconds(), NoNodeMS: r.Timeouts.NoNode.Milliseconds(), FirstByteMS: r.Timeouts.FirstByte.Milliseconds(),
 				BetweenChunksMS: r.Timeouts.BetweenChunks.Milliseconds(), TotalMS: r.Timeouts.Total.Milliseconds(),
 			},
 			Parameters: parametersOf(&r.Parameters), Groups: []GroupConfig{},

@@ -100,55 +100,41 @@ func (l *line) canRun(n need) (some, each bool) {
 	return some, each
 }
 
-// lostFor is how long requests still wait for what only a place that is gone could run: its Node may be about to come
-// back.
-const lostFor = 30 * time.Second
-
-// lostLocked notes that p goes out of its lines, and looks again once it has not come back.
+// lostLocked notes that p goes out of its lines. What only it could run is still waited for, for the route's grace: its
+// Node may be about to come back.
 func (c *Controller) lostLocked(p *place) {
-	until := time.Now().Add(lostFor)
+	now := time.Now()
 	for _, s := range p.seats {
 		l := s.line
 		maps.DeleteFunc(l.lost, func(_ ability, t time.Time) bool { return time.Until(t) <= 0 })
 		if l.lost == nil {
 			l.lost = map[ability]time.Time{}
 		}
-		l.lost[p.ability] = until
-	}
-	if c.lossTimer == nil {
-		c.lossTimer = time.AfterFunc(lostFor, c.givenUp)
-	} else {
-		c.lossTimer.Reset(lostFor)
+		l.lost[p.ability] = now.Add(c.graceOf(l))
 	}
 }
 
-// givenUp looks again at all who wait.
-func (c *Controller) givenUp() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return
-	}
-	for _, l := range c.waited {
-		c.soilLocked(l)
-	}
-	c.settleLocked()
-}
-
-// hopeless reports whether nothing of the line can run what is needed, although something of it is known.
-func (l *line) hopeless(n need) bool {
+// missing reports whether nothing of the line can run what is needed, although something of it is known, and until when a
+// place that could, and is gone, is waited for.
+func (l *line) missing(n need) (missing bool, until time.Time) {
 	if l.candidates == 0 {
-		return false
+		return false, until
 	}
 	if some, _ := l.canRun(n); some {
-		return false
+		return false, until
 	}
-	for a, until := range l.lost {
-		if a.serves(n) && time.Until(until) > 0 {
-			return false
+	for a, t := range l.lost {
+		if a.serves(n) && t.After(until) {
+			until = t
 		}
 	}
-	return true
+	return true, until
+}
+
+// hopeless reports whether something is missing that nobody waits for any more.
+func (l *line) hopeless(n need) bool {
+	missing, until := l.missing(n)
+	return missing && time.Until(until) <= 0
 }
 
 // refuseHopelessLocked answers those of the line who would wait for nothing.

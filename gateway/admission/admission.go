@@ -84,6 +84,7 @@ const (
 type Config struct {
 	QueueLimit int           // requests waiting for a route that says nothing else; default DefaultQueueLimit
 	Settle     time.Duration // default DefaultSettle; negative for none
+	Grace      time.Duration // of a route that says nothing else; default DefaultGrace. See ErrNotConnected
 	// AffinityEntries is how many hashes of prompts are remembered; default DefaultAffinityEntries. They take no memory
 	// before the first route of route.PrefixAffinity.
 	AffinityEntries int
@@ -100,6 +101,7 @@ type Counters struct {
 type Controller struct {
 	queueLimit      int
 	settle          time.Duration
+	grace           time.Duration
 	affinityEntries int
 	jitter          func(time.Duration) time.Duration // never nil
 	counters        Counters
@@ -124,9 +126,7 @@ type Controller struct {
 	idle     int    // advertised models known without a candidate
 	settled  bool   // unknown models are refused
 	timer    *time.Timer
-	// lossTimer runs lostFor after a place was lost; or nil.
-	lossTimer *time.Timer
-	closed    bool
+	closed   bool
 }
 
 // New returns a Controller with nothing offered, whose routes are route.Advertised.
@@ -137,9 +137,13 @@ func New(cfg Config) *Controller {
 	if cfg.Settle == 0 {
 		cfg.Settle = DefaultSettle
 	}
+	if cfg.Grace <= 0 {
+		cfg.Grace = DefaultGrace
+	}
 	return &Controller{
 		queueLimit:      cfg.QueueLimit,
 		settle:          cfg.Settle,
+		grace:           cfg.Grace,
 		affinityEntries: cfg.AffinityEntries,
 		jitter:          aroundTenth,
 		table:           route.Advertised(),
@@ -262,9 +266,6 @@ func (c *Controller) Close() {
 	c.closed = true
 	if c.timer != nil {
 		c.timer.Stop()
-	}
-	if c.lossTimer != nil {
-		c.lossTimer.Stop()
 	}
 	for i := len(c.waited) - 1; i >= 0; i-- {
 		c.failAllLocked(c.waited[i], ErrClosed)

@@ -281,6 +281,34 @@ func (k *checker) line(l *line, waits map[*principal]int) {
 	k.check(waiting == l.waiting, "%s: %d wait, %d counted", l.name, waiting, l.waiting)
 	k.bars(l)
 	k.unserved(l)
+	k.absent(l)
+}
+
+// absent: the grace runs for those, and only those, for whom no target is connected, and it is not over.
+func (k *checker) absent(l *line) {
+	absent, now := 0, time.Now()
+	for _, w := range l.all() {
+		can, connected := l.candidates == 0, false
+		for _, g := range l.groups {
+			for _, x := range g.all {
+				if p := x.place; p.ability.serves(w.request.need()) {
+					can = true
+					connected = connected || p.selectable || p.engine.inFlight > 0 && !p.drained
+				}
+			}
+		}
+		if !can { // its time is that of the place that was lost
+			k.check(!l.hopeless(w.request.need()) && l.again.timer != nil, "%s: somebody waits for what nothing can run", l.name)
+		}
+		k.check(w.absent.IsZero() == (connected || !can), "%s: connected %v, absent since %v", l.name, connected, w.absent)
+		if !w.absent.IsZero() {
+			absent++
+			due := w.absent.Add(k.c.graceOf(l))
+			k.check(due.After(now) && l.again.timer != nil && !l.again.at.After(due), "%s: nobody sees that the grace is over", l.name)
+		}
+	}
+	k.check(absent == l.absent, "%s: for %d nothing is connected, counted %d", l.name, absent, l.absent)
+	k.check(l.again.timer == nil || l.waiting > 0, "%s: it is looked at again for nobody", l.name)
 }
 
 func (k *checker) group(g *group) {

@@ -145,6 +145,8 @@ type queue struct {
 	turns       turns            // the same flows
 	clock       float64          // the tag at which the last grant began
 	waiting     int
+	absent      int // of these, for whom no target is connected
+	again       again
 	at          int           // in Controller.waited
 	dirty       bool          // in Controller.dirty
 	interval    time.Duration // the mean time between grants; 0: unknown

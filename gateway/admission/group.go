@@ -193,7 +193,7 @@ func (c *Controller) recountLocked(x *candidate) {
 	if selectable {
 		g.selectable++
 	}
-	if x.selectable && !selectable || x.inService && !inService {
+	if x.selectable != selectable || x.inService && !inService {
 		c.soilLocked(g.line)
 	}
 	x.selectable, x.inService, x.counted = selectable, inService, p.capacity
@@ -207,7 +207,7 @@ func (c *Controller) recountAllLocked(p *place) {
 	}
 }
 
-// soilLocked notes a line that lost something that was in service.
+// soilLocked notes a line that is to be looked at again: it lost something that was in service, or a target connected.
 func (c *Controller) soilLocked(l *line) {
 	if l.waiting > 0 && !l.dirty {
 		l.dirty = true

@@ -15,6 +15,7 @@ type Offer struct {
 	// Selectable is false while the provider must get no new runs (its probe says hung or gone, the operator drains
 	// the Node). Its models stay known.
 	Selectable bool
+	Drained    bool // it is not selectable because an operator drained its Node, and not for its health
 	Models     []Model
 	// Slots are patterns of the credential slots that the Node may have; nil: none. A target of a route that has another
 	// slot does not select the provider.
@@ -87,7 +88,7 @@ func (c *Controller) updateLocked(p *place, o Offer, labels map[string]string) {
 		return // another session took over
 	}
 	p.capacity = max(o.Capacity, 1)
-	p.selectable = o.Selectable
+	p.selectable, p.drained = o.Selectable, o.Drained
 	c.forgiveLocked(p.engine)
 	can := ability{o.Raw, o.Runs}
 	if p.models == nil || p.ability != can || !sameModels(p.models, o.Models) || !maps.Equal(p.labels, labels) || !slices.Equal(p.slots, o.Slots) {
@@ -101,6 +102,7 @@ func (c *Controller) updateLocked(p *place, o Offer, labels map[string]string) {
 		c.serviceLocked(p)
 		c.recountAllLocked(p)
 	}
+	c.idleLocked(p)
 	c.roomLocked(p)
 }
 

@@ -39,6 +39,7 @@ type place struct {
 	ability    ability
 	capacity   int
 	selectable bool
+	drained    bool    // by an operator
 	models     []Model // as offered
 	seats      []*seat
 	seatOf     map[*line]*seat

@@ -21,8 +21,9 @@ type Waiter struct {
 	at     int   // in flow.waiters
 	ticket *Ticket
 	err    error
-	passed uint8 // how often another went before it for affinity's sake
-	ahead  bool  // it is granted before the flow whose turn it is, which the place can't run
+	absent time.Time // since when no target is connected; zero: one is
+	passed uint8     // how often another went before it for affinity's sake
+	ahead  bool      // it is granted before the flow whose turn it is, which the place can't run
 }
 
 // Ready is closed when Result has an answer.
@@ -78,6 +79,7 @@ func (c *Controller) enqueueLocked(l *line, req *Request, kept bool, now time.Ti
 		w.flow = l.flowOf(c.fair.waits(req.Principal))
 	}
 	c.joinLocked(l, w)
+	c.beginLocked(w, now)
 	return w, nil
 }
 
@@ -98,6 +100,9 @@ func (c *Controller) joinLocked(l *line, w *Waiter) {
 		l.flowOf(w.flow.principal).add(w, c.fair.grants)
 	}
 	l.needs.add(w.request.need(), 1)
+	if !w.absent.IsZero() {
+		l.absent++
+	}
 	if l.since.IsZero() {
 		l.since = time.Now()
 	}
@@ -125,6 +130,7 @@ func (c *Controller) removeLocked(w *Waiter) {
 		w.flow.drop(w)
 	}
 	l.needs.add(w.request.need(), -1)
+	w.setAbsent(time.Time{})
 	if !l.known {
 		c.unknown--
 	}
@@ -155,6 +161,7 @@ func (c *Controller) emptiedLocked(l *line) {
 		clear(l.flows)
 	}
 	l.clock = 0
+	l.again.stop()
 	if !l.known {
 		delete(c.lines, l.name)
 	}
@@ -379,6 +386,7 @@ func (c *Controller) settleLocked() {
 			}
 			c.grantLocked(w, as, now)
 		}
+		c.refuseAbsentLocked(l, time.Now())
 	}
 }
 

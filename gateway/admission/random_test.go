@@ -190,6 +190,9 @@ func (s *storm) collect() {
 		defer delete(s.asked, w)
 		ticket, err := w.Result()
 		s.refused(err, "waited: refused")
+		if errors.Is(err, admission.ErrNotConnected) {
+			s.rules["waited: not connected"]++
+		}
 		if ticket != nil {
 			s.able(ticket, s.asked[w])
 			s.rules["waited: "+ticket.Reason.Rule]++
@@ -210,6 +213,7 @@ func (s *storm) offer() {
 		s.gens[i]++
 	}
 	o := admission.Offer{Provider: "p", Capacity: 1 + s.r.IntN(4), Selectable: s.r.IntN(5) > 0}
+	o.Drained = !o.Selectable && s.r.IntN(2) == 0
 	for m := range 4 {
 		if s.r.IntN(3) > 0 {
 			o.Models = append(o.Models, admission.Model{ID: fmt.Sprint("m", m), Loaded: s.r.IntN(2) == 0})
@@ -309,7 +313,7 @@ func TestRandomSteps(t *testing.T) {
 	}
 	for seed, nodes := range []int{6, 6, 40, 2, 6, 20, 2, 6} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &storm{t: t, r: rand.New(rand.NewPCG(3, uint64(seed))), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10}), tables: tables(), rules: rules, picky: seed == 4 || seed == 5, leased: seed >= 6, asked: map[*admission.Waiter]*admission.Request{}, gens: make([]execution.Generation, nodes)}
+			s := &storm{t: t, r: rand.New(rand.NewPCG(3, uint64(seed))), c: admission.New(admission.Config{QueueLimit: 40, AffinityEntries: 1 << 10, Grace: 4 * time.Second}), tables: tables(), rules: rules, picky: seed == 4 || seed == 5, leased: seed >= 6, asked: map[*admission.Waiter]*admission.Request{}, gens: make([]execution.Generation, nodes)}
 			if s.leased {
 				s.tables = leasedTables()
 			}
@@ -341,7 +345,7 @@ func TestRandomSteps(t *testing.T) {
 			s.c.Close()
 		})
 	}
-	for _, rule := range []string{"trial", "last_resort", "waited: trial", "waited: last_resort", "unsupported", "normalized", "refused", "waited: refused"} {
+	for _, rule := range []string{"trial", "last_resort", "waited: trial", "waited: last_resort", "unsupported", "normalized", "refused", "waited: refused", "waited: not connected"} {
 		if rules[rule] == 0 {
 			t.Errorf("no run by %q: %v", rule, rules)
 		}

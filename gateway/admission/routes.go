@@ -33,6 +33,7 @@ func (c *Controller) Configure(t *route.Table) {
 		c.addRouteLocked(r)
 	}
 	for name, l := range former {
+		l.again.stop()
 		c.keepLineLocked(name, l)
 	}
 	for _, p := range places {
@@ -221,6 +222,7 @@ func (c *Controller) detachLocked(p *place) {
 			x.group.leave(x)
 		}
 		l := s.line
+		c.soilLocked(l) // also where nothing that was in service goes: see place.connected
 		if l.candidates > 0 || !l.route.Advertised {
 			continue
 		}

@@ -192,6 +192,9 @@ func (c *Controller) giveBackLocked(t *Ticket) {
 	t.done = true
 	c.inFlight--
 	c.countLocked(t.engine, -1)
+	if t.engine.place != nil {
+		c.idleLocked(t.engine.place)
+	}
 }
 
 // countLocked counts runs at an engine.

@@ -216,7 +216,7 @@ func offers(info *tunnel.NodeInfo, drained bool, slots []string) []admission.Off
 	}
 	out := make([]admission.Offer, 0, len(info.Providers))
 	for _, p := range info.Providers {
-		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health), Raw: relays(&p), Slots: slots, Models: models[p.ID]}
+		o := admission.Offer{Provider: p.ID, Capacity: p.Capacity, Selectable: !drained && healthy(p.Health), Drained: drained, Raw: relays(&p), Slots: slots, Models: models[p.ID]}
 		if p.Runs {
 			o.Runs = admission.KindOf(p.Adapter)
 		}

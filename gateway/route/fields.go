@@ -78,6 +78,7 @@ func (r *reader) retry(n *yaml.Node, path string, to *Retry) {
 func (r *reader) timeouts(n *yaml.Node, path string, to *Timeouts) {
 	r.object(n, path, []field{
 		{name: "queue", read: func(n *yaml.Node, path string) { to.Queue = r.duration(n, path) }},
+		{name: "no_node", read: func(n *yaml.Node, path string) { to.NoNode = r.duration(n, path) }},
 		{name: "first_byte", read: func(n *yaml.Node, path string) { to.FirstByte = r.duration(n, path) }},
 		{name: "between_chunks", read: func(n *yaml.Node, path string) { to.BetweenChunks = r.duration(n, path) }},
 		{name: "total", read: func(n *yaml.Node, path string) { to.Total = r.duration(n, path) }},

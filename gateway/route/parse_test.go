@@ -342,7 +342,7 @@ func checkTable(t *testing.T, table *Table) {
 				}
 			}
 		}
-		for _, d := range []time.Duration{r.Timeouts.Queue, r.Timeouts.FirstByte, r.Timeouts.BetweenChunks, r.Timeouts.Total} {
+		for _, d := range []time.Duration{r.Timeouts.Queue, r.Timeouts.NoNode, r.Timeouts.FirstByte, r.Timeouts.BetweenChunks, r.Timeouts.Total} {
 			if d < 0 || d > 24*time.Hour {
 				t.Errorf("duration %s", d)
 			}

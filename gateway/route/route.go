@@ -143,6 +143,7 @@ var DefaultRetry = Retry{Attempts: 1, On: RetryUnreachable | RetryOverloaded | R
 // Timeouts are how long the phases of a request may take; 0: the Edge's default, or no limit where it has none.
 type Timeouts struct {
 	Queue         time.Duration // waiting for a place
+	NoNode        time.Duration // waiting while no target is connected
 	FirstByte     time.Duration // from the provider's call to the first byte of its answer's body
 	BetweenChunks time.Duration // silence in an answer
 	Total         time.Duration // from the request's arrival to its end
