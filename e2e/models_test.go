@@ -80,7 +80,7 @@ func TestModelsOfKey(t *testing.T) {
 		"*:8b":           {"llama3:8b"},
 		"something-else": nil,
 	} {
-		s.key = s.newKey("narrow", "--routes", routes)
+		s.key = s.newKey("narrow to "+routes, "--routes", routes)
 		s.lists(t, patience, want...)
 		for _, model := range []string{"llama3:70b", "llama3:8b", "org/gpt-oss", "qwen3"} {
 			mayUse := slices.Contains(want, model)

@@ -230,7 +230,7 @@ func (s *secretStack) leaky(t *testing.T, prompt string, h http.Header) {
 // limited has requests refused by each limit of a key.
 func (s *secretStack) limited(t *testing.T, prompt string, h http.Header) {
 	for _, args := range [][]string{{"--rpm", "1"}, {"--tpm", "1000"}, {"--monthly-tokens", "1"}} {
-		key := s.limitedKey("limited", args...)
+		key := s.limitedKey("limited by "+args[0], args...)
 		s.plantToken("a key with "+args[0], key.Key)
 		h := h.Clone()
 		h.Set("Authorization", "Bearer "+key.Key)

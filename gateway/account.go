@@ -33,13 +33,13 @@ func (s *Server) refused(x *exchange, e *openai.Error) {
 	}
 	openai.WriteError(x.w, x.fam, x.requestID, e)
 	s.metrics.refusal(x.op, e.Code)
-	key := ""
+	key, name := "", ""
 	if x.key != nil {
-		key = string(x.key.ID)
+		key, name = string(x.key.ID), x.key.Name
 	}
 	s.log.LogAttrs(x.r.Context(), slog.LevelInfo, "request",
 		slog.String("method", x.r.Method), slog.String("op", x.op.Name), slog.String("model", x.env.Model),
-		slog.String("request_id", x.requestID), slog.String("key", key), slog.Int("status", e.Status),
+		slog.String("request_id", x.requestID), slog.String("key", key), slog.String("key_name", name), slog.Int("status", e.Status),
 		slog.String("outcome", execution.Rejected.String()), slog.String("code", e.Code),
 		slog.Duration("duration", time.Since(x.started)),
 	)
@@ -68,6 +68,7 @@ func (s *Server) logRun(x *exchange, end *ending) {
 		slog.String("run_id", string(rec.id)),
 		slog.String("request_id", rec.requestID),
 		slog.String("key", string(rec.key)),
+		slog.String("key_name", rec.keyName),
 		slog.Int("status", end.status),
 		slog.String("outcome", end.terminal.Outcome.String()),
 		slog.String("code", end.terminal.Code.String()),

@@ -133,7 +133,7 @@ func TestAdminShowsTheQueue(t *testing.T) {
 		return len(queue.Data) == 1 && queue.Data[0].Waiting == 2
 	})
 	q := queue.Data[0]
-	if q.Route != "chat" || q.Limit != 7 || len(q.Principals) != 1 || q.Principals[0] != (admin.QueuedPrincipal{Principal: "team-b", Waiting: 2, Weight: 5}) {
+	if q.Route != "chat" || q.Limit != 7 || len(q.Principals) != 1 || q.Principals[0] != (admin.QueuedPrincipal{Principal: "team-b", Name: "team-b", Waiting: 2, Weight: 5}) {
 		t.Errorf("queue %+v", q)
 	}
 	var status admin.Status

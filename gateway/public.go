@@ -248,8 +248,8 @@ func (x *exchange) intake() (e *openai.Error) {
 	x.headers = s.forwardHeaders(r.Header, x.contentType(), via)
 	x.rec = &record{
 		id: execution.NewRunID(), requestID: x.requestID, clientID: clientRequestID(r.Header), key: x.key.ID,
-		principal: x.key.Principal(),
-		op:        x.op.Name, model: x.env.Model, session: x.session, route: x.route.Name, stream: x.env.Stream, started: x.started,
+		keyName: x.key.Name, principal: x.key.Principal(),
+		op: x.op.Name, model: x.env.Model, session: x.session, route: x.route.Name, stream: x.env.Stream, started: x.started,
 		kill: make(chan execution.Code, 1),
 	}
 	return nil

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,7 +25,7 @@ import (
 func (e *edge) newKey(spec state.KeySpec) string {
 	e.t.Helper()
 	if spec.Name == "" {
-		spec.Name = "extra"
+		spec.Name = "extra " + rand.Text()
 	}
 	_, secret, err := e.store.CreateKey(e.t.Context(), spec)
 	if err != nil {

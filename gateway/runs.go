@@ -23,6 +23,7 @@ type record struct {
 	requestID string
 	clientID  string // X-Client-Request-Id, as far as it is fit to be logged
 	key       state.KeyID
+	keyName   string
 	principal string // whom it counts for
 	op        string
 	model     string // as the client named it

@@ -37,7 +37,7 @@ func TestStormOfLimits(t *testing.T) {
 	var keys []owned
 	for i := range 4 {
 		key, secret, err := e.store.CreateKey(t.Context(), state.KeySpec{
-			Name: "k", Owner: fmt.Sprint("owner-", i%2), Concurrency: 12, RPM: 1e6, TPM: 1e9, MonthlyTokens: 1e9, Priority: i,
+			Name: fmt.Sprint("k", i), Owner: fmt.Sprint("owner-", i%2), Concurrency: 12, RPM: 1e6, TPM: 1e9, MonthlyTokens: 1e9, Priority: i,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -51,7 +51,7 @@ func runChild(mode, url string) error {
 		if err != nil {
 			return err
 		}
-		_, key, err := s.CreateKey(ctx, KeySpec{Name: "child"})
+		_, key, err := s.CreateKey(ctx, KeySpec{Name: fmt.Sprint("child ", os.Getpid())})
 		if err != nil {
 			return err
 		}

@@ -1,8 +1,8 @@
 package state
 
 import (
+	"fmt"
 	"strconv"
-	"strings"
 	"testing"
 )
 
@@ -31,7 +31,7 @@ func TestFullDisk(t *testing.T) {
 	s.limitPages(t, 0)
 	made := 0
 	for ; err == nil && made < 1000; made++ {
-		_, _, err = s.CreateKey(t.Context(), KeySpec{Name: strings.Repeat("k", 100)})
+		_, _, err = s.CreateKey(t.Context(), KeySpec{Name: fmt.Sprintf("f%099d", made)})
 	}
 	if why := FailureOf(err); why != FailureFull || why.String() != "full" || why.Reason() != "the disk is full" {
 		t.Fatalf("after %d keys: %v, which is %s: %s", made, err, why, why.Reason())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -33,8 +34,8 @@ func closedWith(t *testing.T, keys int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range keys {
-		if _, _, err := s.CreateKey(t.Context(), KeySpec{Name: strings.Repeat("k", 100)}); err != nil {
+	for i := range keys {
+		if _, _, err := s.CreateKey(t.Context(), KeySpec{Name: fmt.Sprintf("k%099d", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}

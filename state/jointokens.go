@@ -131,7 +131,7 @@ func (s *Store) CreateJoinToken(ctx context.Context, spec JoinTokenSpec) (JoinTo
 	if spec.TTL > 0 {
 		token.Expires = fromMillis(millis(token.Created.Add(spec.TTL)))
 	}
-	id, secret, err := s.insertToken(ctx, joinToken, insertJoinToken,
+	id, secret, err := s.insertToken(ctx, s.db.write, joinToken, insertJoinToken,
 		string(token.Node), millis(token.Created), millis(token.Expires), labels, models,
 		token.MaxNodes, token.MaxSessions, token.MaxModels, token.MaxInventoryBytes)
 	if err != nil {

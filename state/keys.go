@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/hex"
@@ -19,7 +20,7 @@ const keyPrincipal = "key:"
 
 // KeySpec is what an API key is created from.
 type KeySpec struct {
-	Name string // 1 to 128 printable characters; need not be unique
+	Name string // 1 to 128 printable characters; no other live key may have it
 
 	// Optional.
 	Owner         string    // whom the key's use counts for; empty: the key itself
@@ -90,7 +91,8 @@ func (k *Key) AllowsModel(model string) bool {
 // mintAttempts bounds the tries to find a free id. Two in a row that are taken don't happen by chance.
 const mintAttempts = 3
 
-// CreateKey makes an API key. The Secret is the whole key; it can't be had again. A wrong field gives a *SpecError.
+// CreateKey makes an API key. The Secret is the whole key; it can't be had again. A wrong field gives a *SpecError, a name
+// that a live key has a *NameTakenError.
 func (s *Store) CreateKey(ctx context.Context, spec KeySpec) (Key, Secret, error) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	if spec.Weight == 0 {
@@ -103,8 +105,19 @@ func (s *Store) CreateKey(ctx context.Context, spec KeySpec) (Key, Secret, error
 	if err != nil {
 		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
 	}
-	id, secret, err := s.insertToken(ctx, clientToken, insertKey, spec.Name, spec.Owner, routes, spec.RPM, spec.TPM,
-		spec.Concurrency, spec.MonthlyTokens, spec.Weight, spec.Priority, millis(now), millis(spec.Expires))
+	var id string
+	var secret Secret
+	err = s.db.locked(ctx, func(tx *sql.Tx) (err error) {
+		if err := claimName(ctx, tx, spec.Name, "", now); err != nil {
+			return err
+		}
+		id, secret, err = s.insertToken(ctx, tx, clientToken, insertKey, spec.Name, spec.Owner, routes, spec.RPM, spec.TPM,
+			spec.Concurrency, spec.MonthlyTokens, spec.Weight, spec.Priority, millis(now), millis(spec.Expires))
+		if errors.Is(err, errNoFreeID) { // another key may have got the name meanwhile, where writers don't wait for each other
+			err = cmp.Or(claimName(ctx, tx, spec.Name, "", now), err)
+		}
+		return err
+	})
 	if err != nil {
 		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
 	}
@@ -123,12 +136,12 @@ func routesColumn(routes []string) (string, error) {
 }
 
 // insertToken mints a token and inserts its row; query takes id, digest and pepper version before the columns.
-func (s *Store) insertToken(ctx context.Context, kind tokenKind, query string, columns ...any) (id string, _ Secret, err error) {
+func (s *Store) insertToken(ctx context.Context, q querier, kind tokenKind, query string, columns ...any) (id string, _ Secret, err error) {
 	for range mintAttempts {
 		id, token := kind.mint()
 		digest := s.peppers.newest.digest(token)
 		args := append([]any{id, hex.EncodeToString(digest[:]), s.peppers.newest.version}, columns...)
-		_, err := queryOne(ctx, s.db.write, scanOne[string], query, args...)
+		_, err := queryOne(ctx, q, scanOne[string], query, args...)
 		if err == nil {
 			return id, NewSecret(token), nil
 		}
@@ -136,8 +149,10 @@ func (s *Store) insertToken(ctx context.Context, kind tokenKind, query string, c
 			return "", Secret{}, err
 		}
 	}
-	return "", Secret{}, errors.New("found no free id")
+	return "", Secret{}, errNoFreeID
 }
+
+var errNoFreeID = errors.New("found no free id")
 
 // Keys returns all keys, revoked and expired ones too, the oldest first.
 func (s *Store) Keys(ctx context.Context) ([]Key, error) {
@@ -179,13 +194,14 @@ func (s *Store) KeyAt(ctx context.Context, m Moment, id KeyID) (Key, error) {
 
 // UpdateKey changes a key and returns it as it is then. The change counts in this process before it returns, in others
 // within the cache's 5 s; a *Key that was handed out before stays what it was. A revoked key may be changed and stays
-// revoked. A wrong field gives a *SpecError, and nothing is changed; ErrNotFound if there is no such key.
+// revoked. A wrong field gives a *SpecError, a name that another live key has a *NameTakenError (also where it is the key's
+// own, whose end had come), and nothing is changed; ErrNotFound if there is no such key.
 func (s *Store) UpdateKey(ctx context.Context, id KeyID, change KeyChange) (Key, error) {
 	if err := change.check(time.Now()); err != nil {
 		return Key{}, fmt.Errorf("update key %q: %w", id, err)
 	}
 	args := []any{string(id), change.Name, change.Owner, nil, change.RPM, change.TPM, change.Concurrency,
-		change.MonthlyTokens, change.Weight, change.Priority, nil}
+		change.MonthlyTokens, change.Weight, change.Priority, nil, nil}
 	if change.Routes != nil {
 		routes, err := routesColumn(*change.Routes)
 		if err != nil {
@@ -196,7 +212,18 @@ func (s *Store) UpdateKey(ctx context.Context, id KeyID, change KeyChange) (Key,
 	if change.Expires != nil {
 		args[10] = millis(*change.Expires)
 	}
-	record, err := queryOne(ctx, s.db.write, scanKey, updateKey, args...)
+	var record *keyRecord
+	err := s.db.locked(ctx, func(tx *sql.Tx) error {
+		former, err := queryOne(ctx, tx, scanKey, queryKey, string(id))
+		if err != nil {
+			return err
+		}
+		if args[11], err = sharesName(ctx, tx, &former.key, &change); err != nil {
+			return err
+		}
+		record, err = queryOne(ctx, tx, scanKey, updateKey, args...)
+		return err
+	})
 	s.keys.forget(id) // also after an error: a commit may have been the last thing that worked
 	if errors.Is(err, sql.ErrNoRows) {
 		err = ErrNotFound
@@ -205,6 +232,25 @@ func (s *Store) UpdateKey(ctx context.Context, id KeyID, change KeyChange) (Key,
 		return Key{}, fmt.Errorf("update key %q: %w", id, err)
 	}
 	return s.lastUse(record.key), nil
+}
+
+// sharesName is the column after the change; nil where it stays as it is. A key that is live after the change, and was not
+// or had another name, takes its name from now on.
+func sharesName(ctx context.Context, tx *sql.Tx, former *Key, change *KeyChange) (any, error) {
+	now, changed := time.Now(), *former
+	if change.Name != nil {
+		changed.Name = *change.Name
+	}
+	if change.Expires != nil {
+		changed.Expires = *change.Expires
+	}
+	switch {
+	case !changed.live(now):
+		return int64(1), nil
+	case former.live(now) && changed.Name == former.Name:
+		return nil, nil
+	}
+	return int64(0), claimName(ctx, tx, changed.Name, former.ID, now)
 }
 
 // RevokeKey ends a key for good: in this process before it returns, in others within the cache's 5 s. A key that is

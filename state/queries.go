@@ -12,7 +12,7 @@ const (
 
 	insertKey = `INSERT INTO api_keys (` + keyColumns + `)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, 0, '')
-		ON CONFLICT (id) DO NOTHING RETURNING id`
+		ON CONFLICT DO NOTHING RETURNING id`
 
 	// What is NULL stays as it is. One statement, so that of two changes at once neither undoes the other.
 	updateKey = `UPDATE api_keys SET
@@ -25,10 +25,27 @@ const (
 			monthly_tokens = COALESCE(CAST($8 AS BIGINT), monthly_tokens),
 			weight = COALESCE(CAST($9 AS BIGINT), weight),
 			priority = COALESCE(CAST($10 AS BIGINT), priority),
-			expires_at = COALESCE(CAST($11 AS BIGINT), expires_at)
+			expires_at = COALESCE(CAST($11 AS BIGINT), expires_at),
+			shares_name = COALESCE(CAST($12 AS BIGINT), shares_name)
 		WHERE id = $1 RETURNING ` + keyColumns
 
 	queryKey = `SELECT ` + keyColumns + ` FROM api_keys WHERE id = $1`
+
+	queryKeysCalled = `SELECT ` + keyColumns + ` FROM api_keys WHERE id = $1 OR name = $1 ORDER BY created_at, id`
+
+	queryKeyNames = `SELECT id, name FROM api_keys`
+
+	// Names that several keys have that are live at the time $1.
+	queryKeyNamesShared = `SELECT name FROM api_keys WHERE revoked_at = 0 AND (expires_at = 0 OR expires_at > $1)
+		GROUP BY name HAVING COUNT(*) > 1 ORDER BY name LIMIT 100`
+
+	// The key other than $3 that is live at the time $2 and has the name $1: of several the one that holds it.
+	queryKeyNameHolder = `SELECT id FROM api_keys WHERE name = $1 AND revoked_at = 0 AND (expires_at = 0 OR expires_at > $2)
+		AND id <> $3 ORDER BY shares_name, created_at, id LIMIT 1`
+
+	// Keys that have expired by the time $2 hold a name no longer.
+	releaseKeyName = `UPDATE api_keys SET shares_name = 1
+		WHERE name = $1 AND revoked_at = 0 AND shares_name = 0 AND expires_at <> 0 AND expires_at <= $2`
 
 	queryKeys = `SELECT ` + keyColumns + ` FROM api_keys ORDER BY created_at, id`
 

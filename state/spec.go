@@ -49,8 +49,11 @@ func (s *KeySpec) check(now time.Time) error {
 // check returns a *SpecError for the first field that is there and wrong. No field depends on another.
 func (c *KeyChange) check(now time.Time) error {
 	if c.Name != nil {
-		if *c.Name == "" {
+		switch *c.Name {
+		case "":
 			return fault("name", "must not be empty")
+		case ".", "..", "/": // paths of APIs have names, and can't have these
+			return fault("name", "must not be %q", *c.Name)
 		}
 		if err := checkName("name", *c.Name); err != nil {
 			return err

@@ -143,18 +143,18 @@ func TestUpdatesAtOnce(t *testing.T) {
 // oldKey inserts a key as a version without monthly tokens, weight and priority does.
 const oldKey = `INSERT INTO api_keys (id, digest, pepper_version, name, owner, routes, rpm, tpm, concurrency,
 		created_at, expires_at, last_used_at, revoked_at, revoked_by)
-	VALUES ($1, '0000000000000000000000000000000000000000000000000000000000000000', 1, 'old', '', '[]', 7, 0, 0, 1, 0, 0, 0, '')`
+	VALUES ($1, '0000000000000000000000000000000000000000000000000000000000000000', 1, $2, '', '[]', 7, 0, 0, $3, 0, 0, $4, '')`
 
 // A state that an older version made is brought up to date with its keys, and a key that such a version, still running,
 // adds afterwards has the defaults too.
 func TestStateOfOlderVersion(t *testing.T) {
 	ctx, url := t.Context(), fileURL(t)
 	old := openAtVersion(t, url, 1)
-	if _, err := old.write.Exec(oldKey, "before00"); err != nil {
+	if _, err := old.write.Exec(oldKey, "before00", "old", 1, 0); err != nil {
 		t.Fatal(err)
 	}
 	s := openURL(t, url)
-	if _, err := old.write.Exec(oldKey, "after000"); err != nil {
+	if _, err := old.write.Exec(oldKey, "after000", "new", 2, 0); err != nil {
 		t.Error(err)
 	}
 	for _, id := range []KeyID{"before00", "after000"} {

@@ -199,10 +199,10 @@ func TestRevocationDuringLoad(t *testing.T) {
 func TestRevocationIsImmediate(t *testing.T) {
 	s := openURL(t, fileURL(t))
 	var wg sync.WaitGroup
-	for range 4 {
+	for i := range 4 {
 		wg.Go(func() {
 			for range 25 {
-				key, presented := createKey(t, s, KeySpec{Name: "k"})
+				key, presented := createKey(t, s, KeySpec{Name: fmt.Sprint("k", i)})
 				if _, err := s.VerifyKey(t.Context(), presented); err != nil {
 					t.Error(err)
 				}

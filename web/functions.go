@@ -12,6 +12,7 @@ import (
 
 // functions are those that templates call.
 var functions = template.FuncMap{
+	"owner":   ownerOf,
 	"past":    func(t *time.Time) bool { return !t.IsZero() && t.Before(time.Now()) },
 	"ago":     ago,
 	"ms":      milliseconds,
@@ -31,6 +32,14 @@ var functions = template.FuncMap{
 	"wrong":   wrong,
 	"former":  func(field string) string { return former + field },
 	"item":    func(page, name, path, label string) navItem { return navItem{path, label, page == name} },
+}
+
+// ownerOf is the owner that a principal is; empty: it is a key without one.
+func ownerOf(principal string) string {
+	if strings.HasPrefix(principal, "key:") {
+		return ""
+	}
+	return principal
 }
 
 // navItem is one place of the navigation.

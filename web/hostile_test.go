@@ -38,7 +38,7 @@ func evilEdge() http.Handler {
 	if err != nil {
 		panic(err) // of strings
 	}
-	run := admin.Run{ID: evil, RequestID: evil, Key: evil, Principal: evil, Route: evil, Operation: evil, Model: evil, State: "active", Phase: evil, Code: evil,
+	run := admin.Run{ID: evil, RequestID: evil, Key: evil, KeyName: evil, Principal: evil, Route: evil, Operation: evil, Model: evil, State: "active", Phase: evil, Code: evil,
 		Detail: evil, Started: at, Node: evil, Provider: evil, Reason: evil, Usage: &execution.Usage{Input: 1}}
 	key := admin.Key{ID: evil, Name: evil, Owner: evil, Principal: evil, Routes: []string{evil}}
 	route := admin.Route{Name: evil, Aliases: []string{evil}, Policy: evil, Principals: []string{evil}, Groups: []admin.Group{
@@ -50,13 +50,13 @@ func evilEdge() http.Handler {
 	}}
 	answers := map[string]any{
 		"/status": status, "/nodes": list(node), "/runs": list(run), "/keys": list(key), "/routes": list(route),
-		"/queue":       list(admin.Queue{Route: evil, Principals: []admin.QueuedPrincipal{{Principal: evil}}}),
+		"/queue":       list(admin.Queue{Route: evil, Principals: []admin.QueuedPrincipal{{Principal: evil, Name: evil}}}),
 		"/join-tokens": list(admin.JoinToken{ID: evil, Node: evil}),
 		"/slots":       list(admin.Slot{Name: evil, Profile: evil, By: evil}),
 		"/profiles":    list(admin.Profile{Name: evil}),
 		"/identity":    admin.Identity{},
 		"/audit":       admin.AuditPage{Data: []admin.AuditEntry{{ID: evil, Actor: evil, Action: evil, Outcome: evil, Reason: evil, Subject: evil, Run: evil, Slot: evil, Lease: evil, Target: evil}}, Next: evil},
-		"/usage":       admin.Usage{Data: []admin.UsageRow{{Key: evil, Model: evil, Node: evil, Route: evil, Principal: evil, Day: evil, Runs: 1}}},
+		"/usage":       admin.Usage{Data: []admin.UsageRow{{Key: evil, KeyName: evil, PrincipalName: evil, Model: evil, Node: evil, Route: evil, Principal: evil, Day: evil, Runs: 1}}},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := strings.TrimPrefix(r.URL.Path, "/admin/v1")

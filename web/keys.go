@@ -45,7 +45,8 @@ func (c *console) showKeys(w http.ResponseWriter, r *http.Request, status int, d
 
 // endedPlayground reports whether a key was made for a session's playground, and is good for nothing any more.
 func endedPlayground(k admin.Key) bool {
-	return k.Name == playgroundName && (k.Revoked != nil || k.Expires != nil && k.Expires.Before(time.Now()))
+	made := k.Name == playgroundName || strings.HasPrefix(k.Name, playgroundName+" ")
+	return made && (k.Revoked != nil || k.Expires != nil && k.Expires.Before(time.Now()))
 }
 
 // createKey makes a key and shows it, this once.

@@ -23,7 +23,7 @@ func (c *console) playground(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// playgroundName is the name of the keys that the playground makes.
+// playgroundName begins the name of the keys that the playground makes; the session's name ends it. Older ones have it alone.
 const playgroundName = "console playground"
 
 // playgroundKey returns the session's own API key, made when it is first wanted, and anew where somebody revoked it. It
@@ -43,7 +43,7 @@ func (c *console) playgroundKey(ctx context.Context, at *session) (string, error
 		at.playground = admin.Key{}
 	}
 	until := at.until.UTC().Truncate(time.Second)
-	body := admin.NewKey{Name: playgroundName, Concurrency: 4, Expires: &until}
+	body := admin.NewKey{Name: playgroundName + " " + at.name, Concurrency: 4, Expires: &until}
 	if err := c.api.post(ctx, "/keys", body, &at.playground); err != nil {
 		return "", err
 	}

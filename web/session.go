@@ -19,13 +19,16 @@ const (
 	sessionLife = 12 * time.Hour
 	// maxSessions bounds the sessions at once. The oldest gives way.
 	maxSessions = 64
+	// sessionName is how many characters tell a session from others: of 32 each.
+	sessionName = 8
 	// maxForm bounds the body of a form, in bytes.
 	maxForm = 1 << 20
 )
 
 // session is one operator's browser.
 type session struct {
-	id    string
+	id    string // the cookie's value, which is a secret
+	name  string // what the session is called
 	until time.Time
 
 	mu         sync.Mutex
@@ -57,7 +60,7 @@ func (s *sessions) begin(now time.Time) *session {
 	if len(s.byID) >= maxSessions {
 		delete(s.byID, oldest.id)
 	}
-	at := &session{id: rand.Text() + rand.Text(), until: now.Add(sessionLife)}
+	at := &session{id: rand.Text() + rand.Text(), name: strings.ToLower(rand.Text()[:sessionName]), until: now.Add(sessionLife)}
 	s.byID[at.id] = at
 	return at
 }

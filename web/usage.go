@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -127,8 +128,8 @@ func compare(a, b string) int {
 func (d *usageData) nameOf(row *admin.UsageRow) string {
 	switch d.By {
 	case "key":
-		if name := d.Names[row.Key]; name != "" {
-			return name + " (" + row.Key + ")"
+		if row.KeyName != "" {
+			return row.KeyName + " (" + row.Key + ")"
 		}
 		return row.Key
 	case "model":
@@ -138,7 +139,7 @@ func (d *usageData) nameOf(row *admin.UsageRow) string {
 	case "route":
 		return row.Route
 	case "principal":
-		return row.Principal
+		return cmp.Or(row.PrincipalName, row.Principal)
 	}
 	return row.Day
 }

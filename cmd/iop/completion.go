@@ -118,7 +118,7 @@ func argumentKind(cmd *cobra.Command, place int) func(*cobra.Command) []string {
 		return completeNodes
 	case word == "RUN":
 		return completeRuns
-	case word == "ID" && parent == "key":
+	case word == "KEY":
 		return completeKeys
 	case word == "ID" && parent == "join-token":
 		return completeJoinTokens
@@ -180,7 +180,12 @@ func completeRoutes(cmd *cobra.Command) []string {
 }
 
 func completeKeys(cmd *cobra.Command) []string {
-	return completionOf(cmd, keysPath, func(k *admin.Key) (string, string) { return string(k.ID), k.Name })
+	return completionOf(cmd, keysPath, func(k *admin.Key) (string, string) {
+		if k.Revoked != nil {
+			return string(k.ID), "revoked: " + k.Name // another key may have the name now
+		}
+		return k.Name, string(k.ID)
+	})
 }
 
 func completeJoinTokens(cmd *cobra.Command) []string {

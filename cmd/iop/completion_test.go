@@ -38,9 +38,10 @@ func TestCompletion(t *testing.T) {
 	_, id, _ := execute(t, "key", "create", "--name", "alice", "--admin-url", "http://"+edge.admin, "--json")
 	_, _, _ = execute(t, "join-token", "create", "--node", "gpu-3", "--admin-url", "http://"+edge.admin)
 	url := []string{"--admin-url", "http://" + edge.admin}
-	for line, want := range map[string]string{"key revoke": "\talice\n", "key show": "\talice\n", "join-token revoke": "\tgpu-3\n"} {
+	for line, want := range map[string]string{"key revoke": "alice\t", "key show": "alice\t", "join-token revoke": "\tgpu-3\n"} {
 		out := completions(t, append(append(strings.Fields(line), url...), "")...)
-		word, _, _ := strings.Cut(out, "\t")
+		_, about, _ := strings.Cut(out, "\t")
+		word, _, _ := strings.Cut(about, "\n")
 		if !strings.Contains(out, want) || word == "" || strings.HasPrefix(line, "key") && !strings.Contains(id, word) {
 			t.Errorf("%s: %q", line, out)
 		}

@@ -235,10 +235,22 @@ func (c *edgeSettings) openStore(ctx context.Context, s *settings, logger *slog.
 		store.Close()
 		return nil, err
 	}
+	warnOfSharedNames(ctx, store, logger)
 	if created {
 		logger.Info("created the admin token next to the state, in the file admin-token")
 	}
 	return store, nil
+}
+
+// warnOfSharedNames logs the names that several live keys have, from before a name belonged to one.
+func warnOfSharedNames(ctx context.Context, store *state.Store, logger *slog.Logger) {
+	names, err := store.SharedKeyNames(ctx)
+	switch {
+	case err != nil:
+		logger.Warn("whether keys share names could not be looked up", "error", err)
+	case len(names) > 0:
+		logger.Warn("several live API keys have the same name, so commands take only their ids: rename them with \"iop key update ID --name\"", "names", names)
+	}
 }
 
 func (c *edgeSettings) gateway(store *state.Store, logger *slog.Logger) gateway.Config {

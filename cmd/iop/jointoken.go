@@ -137,10 +137,13 @@ func orAny(patterns []string) string {
 }
 
 func newJoinTokenRevokeCommand() *cobra.Command {
-	return newRevokeCommand("join-token", "Revoke a join token and close the sessions that it opened",
-		`Revoke a join token and close the sessions that it opened. Its Node names are then
-free for other tokens.`, joinTokensPath,
-		func(ctx context.Context, store *state.Store, id string) error {
-			return store.RevokeJoinToken(ctx, state.JoinTokenID(id), byCommand)
-		})
+	return revocation{
+		kind: "join-token", argument: "ID", named: "the ID", example: "0Ab3dE9z", path: joinTokensPath,
+		short: "Revoke a join token and close the sessions that it opened",
+		long: `Revoke a join token and close the sessions that it opened. Its Node names are then
+free for other tokens.`,
+		onState: func(ctx context.Context, store *state.Store, id string) (string, error) {
+			return id, store.RevokeJoinToken(ctx, state.JoinTokenID(id), byCommand)
+		},
+	}.command()
 }

@@ -26,7 +26,7 @@ func newKeyCommand() *cobra.Command {
 
 These commands use the Edge's admin API. If no Edge is running, they open its state
 directly.`,
-		Example: "  iop key create --name alice\n  iop key list\n  iop key update 0Ab3dE9z --rpm 120",
+		Example: "  iop key create --name alice\n  iop key list\n  iop key update alice --rpm 120",
 	}, newKeyCreateCommand(), newKeyListCommand(), newKeyShowCommand(), newKeyUpdateCommand(), newKeyRevokeCommand())
 }
 
@@ -44,7 +44,7 @@ type keyFlags struct {
 
 func (k *keyFlags) bind(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&k.name, "name", "", "name of the key; required for a new one")
+	f.StringVar(&k.name, "name", "", "name of the key, unique among live keys; required for a new one")
 	f.StringVar(&k.owner, "owner", "", "owner that its usage counts for; default: the key itself")
 	f.StringSliceVar(&k.routes, "routes", nil, "models that it may use, as globs; default: all")
 	f.Int64Var(&k.rpm, "rpm", 0, "requests per minute; 0: no limit")
@@ -153,8 +153,9 @@ func limitsOf(k *admin.Key) string {
 
 func newKeyShowCommand() *cobra.Command {
 	return oneKeyCommand(&cobra.Command{
-		Use: "show ID", Short: "Show an API key, its limits and its current use", Long: `Show an API key, its limits and its current use: open requests, what is left for
-this minute, and the tokens of this month. The last three need a running Edge.`, Example: "  iop key show 0Ab3dE9z",
+		Use: "show KEY", Short: "Show an API key, its limits and its current use", Long: `Show an API key, its limits and its current use: open requests, what is left for
+this minute, and the tokens of this month. The last three need a running Edge.
+KEY is the key's name or id.`, Example: "  iop key show alice\n  iop key show 0Ab3dE9z",
 	}, func(*cobra.Command) (keyCall, error) {
 		return keyCall{method: "GET", onState: func(ctx context.Context, store *state.Store, id state.KeyID) (state.Key, error) {
 			return store.Key(ctx, id)
@@ -165,11 +166,13 @@ this minute, and the tokens of this month. The last three need a running Edge.`,
 func newKeyUpdateCommand() *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
-		Use:   "update ID",
+		Use:   "update KEY",
 		Short: "Change an API key's name, owner, models, limits or expiry",
 		Long: `Change an API key's name, owner, models, limits or expiry. Everything without a
-flag stays unchanged. The change applies from the key's next request.`,
-		Example: `  iop key update 0Ab3dE9z --rpm 120 --priority 5
+flag stays unchanged. The change applies from the key's next request. KEY is the
+key's name or id.`,
+		Example: `  iop key update alice --rpm 120 --priority 5
+  iop key update alice --name alice-laptop
   iop key update 0Ab3dE9z --routes '' --expires 0`,
 	}
 	flags.bind(cmd)
@@ -233,7 +236,7 @@ func oneKeyCommand(cmd *cobra.Command, prepare func(*cobra.Command) (keyCall, er
 	var asJSON bool
 	o := bindOperator(cmd)
 	jsonFlag(cmd, &asJSON)
-	cmd.Args = exactly("the ID")
+	cmd.Args = exactly("the key's name or id")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.load(); err != nil {
 			return err
@@ -248,7 +251,11 @@ func oneKeyCommand(cmd *cobra.Command, prepare func(*cobra.Command) (keyCall, er
 		err = o.reach(ctx, false, func() error {
 			return o.call(ctx, ask.method, keysPath+"/"+url.PathEscape(id), ask.body, &key)
 		}, func(store *state.Store) error {
-			got, err := ask.onState(ctx, store, state.KeyID(id))
+			found, err := store.FindKey(ctx, id)
+			if err != nil {
+				return err
+			}
+			got, err := ask.onState(ctx, store, found.ID)
 			key = admin.KeyView(&got)
 			return err
 		})
@@ -306,11 +313,20 @@ func printKey(w io.Writer, k *admin.Key) error {
 }
 
 func newKeyRevokeCommand() *cobra.Command {
-	return newRevokeCommand("key", "Revoke an API key: it is refused from now on",
-		`Revoke an API key: it is refused from now on. Open runs finish ("iop cancel" ends
-them); those with a leased credential are cancelled. This can't be undone.`, keysPath, func(ctx context.Context, store *state.Store, id string) error {
-			return store.RevokeKey(ctx, state.KeyID(id), byCommand)
-		})
+	return revocation{
+		kind: "key", argument: "KEY", named: "the key's name or id", example: "alice", path: keysPath,
+		short: "Revoke an API key: it is refused from now on",
+		long: `Revoke an API key: it is refused from now on. Open runs finish ("iop cancel" ends
+them); those with a leased credential are cancelled. This can't be undone. KEY is
+the key's name or id; a new key can then have the name.`,
+		onState: func(ctx context.Context, store *state.Store, id string) (string, error) {
+			key, err := store.FindKey(ctx, id)
+			if err == nil {
+				err = store.RevokeKey(ctx, key.ID, byCommand)
+			}
+			return string(key.ID), err
+		},
+	}.command()
 }
 
 // validity says whether a key or a token may still be used.

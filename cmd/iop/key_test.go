@@ -70,3 +70,39 @@ func compareKeys(t *testing.T, got, want admin.Key) {
 		t.Errorf("key %+v, want %+v", got, want)
 	}
 }
+
+// TestKeyNames: a key's name does in the place of its id, with an Edge and without one, and belongs to one key.
+func TestKeyNames(t *testing.T) {
+	for _, running := range []bool{false, true} {
+		t.Run(map[bool]string{false: "on the state", true: "through the Edge"}[running], func(t *testing.T) {
+			s := newSite(t)
+			if running {
+				s.startEdge()
+			}
+			var first, got admin.Key
+			s.ask(&first, "key", "create", "--name", "alice")
+			status, _, stderr := execute(t, "key", "create", "--name", "alice")
+			if status != exitFailed || !strings.Contains(stderr, string(first.ID)) {
+				t.Errorf("a second alice: status %d, %q", status, stderr)
+			}
+			if s.ask(&got, "key", "update", "alice", "--rpm", "7"); got.ID != first.ID || got.RPM != 7 {
+				t.Errorf("updated %+v", got)
+			}
+			if show := s.must("key", "show", "alice"); !strings.Contains(show, string(first.ID)) {
+				t.Errorf("shown is\n%s", show)
+			}
+			var revoked map[string]any
+			if s.ask(&revoked, "key", "revoke", "alice"); revoked["id"] != string(first.ID) {
+				t.Errorf("revoked %v", revoked)
+			}
+			var second admin.Key
+			s.ask(&second, "key", "create", "--name", "alice")
+			if s.ask(&got, "key", "show", "alice"); got.ID != second.ID {
+				t.Errorf("alice is %+v", got)
+			}
+			if s.ask(&got, "key", "show", string(first.ID)); got.ID != first.ID || got.Revoked == nil {
+				t.Errorf("by its id it is %+v", got)
+			}
+		})
+	}
+}

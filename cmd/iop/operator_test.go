@@ -233,7 +233,7 @@ func TestOperatorFaults(t *testing.T) {
 		{"status", exitUsage, "no admin token"},
 		{"key list", exitFailed, "no state at"},
 		{"key revoke x", exitFailed, "no state at"},
-		{"key revoke", exitUsage, "needs the ID"},
+		{"key revoke", exitUsage, "needs the key's name or id"},
 		{"key create", exitUsage, "--name"},
 		{"key create --name a --expires -1h", exitUsage, "--expires"},
 		{"key create --name a --if-missing", exitUsage, "--out"},
@@ -272,7 +272,7 @@ func TestOperatorFaults(t *testing.T) {
 	if status, _, stderr := execute(t, "cancel", "run_none"); status != exitFailed || !strings.Contains(stderr, "no such run") {
 		t.Errorf("cancel of no run: status %d, stderr %q", status, stderr)
 	}
-	if status, _, stderr := execute(t, "key", "revoke", "none"); status != exitFailed || !strings.Contains(stderr, "no such id") {
+	if status, _, stderr := execute(t, "key", "revoke", "none"); status != exitFailed || !strings.Contains(stderr, `no key has the id or the name "none"`) {
 		t.Errorf("revoke of no key: status %d, stderr %q", status, stderr)
 	}
 }

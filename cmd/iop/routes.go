@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -132,7 +133,7 @@ func queueRows(q *admin.Queue) [][]string {
 	head := []string{q.Route, strconv.Itoa(q.Waiting), strconv.Itoa(q.Limit), brief(time.Duration(q.OldestMS) * time.Millisecond), pace}
 	var rows [][]string
 	for _, p := range q.Principals {
-		rows = append(rows, append(append([]string{}, head...), p.Principal, strconv.Itoa(p.Waiting), strconv.Itoa(p.Weight)))
+		rows = append(rows, append(append([]string{}, head...), cmp.Or(p.Name, p.Principal), strconv.Itoa(p.Waiting), strconv.Itoa(p.Weight)))
 	}
 	if len(rows) == 0 {
 		rows = append(rows, append(head, "", "", ""))

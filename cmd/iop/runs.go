@@ -59,7 +59,7 @@ and DETAIL what the Node reported, which clients never see.`,
 		for i := range list.Data {
 			rows = append(rows, runRow(&list.Data[i]))
 		}
-		return printTable(cmd.OutOrStdout(), "RUN STATE ROUTE NODE PROVIDER STARTED QUEUE TOOK TOKENS REASON DETAIL", rows)
+		return printTable(cmd.OutOrStdout(), "RUN STATE KEY ROUTE NODE PROVIDER STARTED QUEUE TOOK TOKENS REASON DETAIL", rows)
 	}
 	return cmd
 }
@@ -74,7 +74,7 @@ func (q *runQuery) bind(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&q.limit, "limit", 20, "number of runs to show at first")
 	f.StringVar(&q.state, "run-state", "", "only runs in this state: queued, active or ended")
-	f.StringVar(&q.key, "key", "", "only those of this key, by its ID")
+	f.StringVar(&q.key, "key", "", "only runs of this key, by its name or id")
 	f.StringVar(&q.route, "route", "", "only runs of this route")
 	f.StringVar(&q.node, "node", "", "only runs on this Node")
 	f.StringVar(&q.outcome, "outcome", "", "only runs with this outcome: completed, failed, cancelled or rejected")
@@ -124,12 +124,12 @@ func printRunLine(w io.Writer, line []byte, asJSON bool) error {
 		return fmt.Errorf("the response is not from an admin API of this version: %w", err)
 	}
 	row := runRow(&run)
-	row[5] = run.Started.Local().Format(time.TimeOnly)
+	row[6] = run.Started.Local().Format(time.TimeOnly)
 	for i := range row {
 		row[i] = cmp.Or(onTerminal(row[i]), "-")
 	}
-	_, err := fmt.Fprintf(w, "%s  %s  %-24s  %-20s  %s/%s  queue %s  took %s  tokens %s  %s  %s\n",
-		row[5], row[0], row[1], row[2], row[3], row[4], row[6], row[7], row[8], row[9], row[10])
+	_, err := fmt.Fprintf(w, "%s  %s  %-24s  %-12s  %-20s  %s/%s  queue %s  took %s  tokens %s  %s  %s\n",
+		row[6], row[0], row[1], row[2], row[3], row[4], row[5], row[7], row[8], row[9], row[10], row[11])
 	return err
 }
 
@@ -148,7 +148,7 @@ func runRow(r *admin.Run) []string {
 		tokens = fmt.Sprintf("%d+%d", r.Usage.Input, r.Usage.Output)
 	}
 	return []string{
-		string(r.ID), state, cmp.Or(r.Route, r.Model), string(r.Node), string(r.Provider), ago(&r.Started),
+		string(r.ID), state, cmp.Or(r.KeyName, string(r.Key)), cmp.Or(r.Route, r.Model), string(r.Node), string(r.Provider), ago(&r.Started),
 		brief(time.Duration(r.QueueMS) * time.Millisecond), brief(time.Duration(r.DurationMS * float64(time.Millisecond))), tokens, r.Reason, r.Detail,
 	}
 }

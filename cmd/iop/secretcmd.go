@@ -115,15 +115,19 @@ func (l inventory[T]) command(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// newRevokeCommand makes the command that revokes a key or a join token by its id.
-func newRevokeCommand(kind, short, long, path string, revoke func(context.Context, *state.Store, string) error) *cobra.Command {
+// revocation is what the commands that revoke a key or a join token have in common.
+type revocation struct {
+	kind, argument, named, example, path string
+	short, long                          string
+	onState                              func(context.Context, *state.Store, string) (id string, _ error)
+}
+
+// command makes the command.
+func (v revocation) command() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "revoke ID",
-		Short:   short,
-		Long:    long,
-		Example: fmt.Sprintf("  iop %s revoke 0Ab3dE9z", kind),
-		Args:    exactly("the ID"),
+		Use: "revoke " + v.argument, Short: v.short, Long: v.long, Args: exactly(v.named),
+		Example: fmt.Sprintf("  iop %s revoke %s", v.kind, v.example),
 	}
 	o := bindOperator(cmd)
 	jsonFlag(cmd, &asJSON)
@@ -134,12 +138,13 @@ func newRevokeCommand(kind, short, long, path string, revoke func(context.Contex
 		id := args[0]
 		answer := map[string]any{"id": id}
 		err := o.reach(cmd.Context(), false, func() error {
-			return o.call(cmd.Context(), "POST", path+"/"+url.PathEscape(id)+"/revoke", nil, &answer)
-		}, func(store *state.Store) error {
-			return revoke(cmd.Context(), store, id)
+			return o.call(cmd.Context(), "POST", v.path+"/"+url.PathEscape(id)+"/revoke", nil, &answer)
+		}, func(store *state.Store) (err error) {
+			answer["id"], err = v.onState(cmd.Context(), store, id)
+			return err
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", id, listedBy("iop "+kind+" list", err))
+			return fmt.Errorf("%s: %w", id, listedBy("iop "+v.kind+" list", err))
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), answer)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +36,7 @@ With --records it writes one record per run instead, oldest first: JSON Lines, o
 CSV. In CSV, values that a spreadsheet would read as a formula start with an
 apostrophe.`,
 		Example: `  iop usage --by key,model --since 7d
-  iop usage --by day --key 0Ab3dE9z --from 2026-03-01 --to 2026-04-01
+  iop usage --by day --key alice --from 2026-03-01 --to 2026-04-01
   iop usage --records --csv --since 30d > usage.csv`,
 		Args: exactly(),
 	}
@@ -71,8 +72,8 @@ func (u *usageFlags) bind(cmd *cobra.Command) {
 	u.reportFlags.bind(cmd)
 	f := cmd.Flags()
 	f.StringSliceVar(&u.by, "by", nil, "what to group by: some of "+strings.Join(admin.Dimensions, ", "))
-	f.StringVar(&u.key, "key", "", "only what this key used, by its ID")
-	f.StringVar(&u.principal, "principal", "", "only usage of this owner's keys")
+	f.StringVar(&u.key, "key", "", "only usage of this key, by its name or id")
+	f.StringVar(&u.principal, "principal", "", "only usage of this owner's keys; key:NAME for a key without an owner")
 	f.StringVar(&u.route, "route", "", "only this route")
 	f.StringVar(&u.node, "node", "", "only usage on this Node")
 	f.BoolVar(&u.records, "records", false, "write one record per run")
@@ -139,8 +140,11 @@ func printUsage(w io.Writer, usage *admin.Usage) error {
 	}
 	var rows [][]string
 	if len(usage.By) > 0 {
+		shared := sharedNames(usage.Data)
 		for i := range usage.Data {
-			rows = append(rows, append(groupOf(&usage.Data[i], by), usageCells(&usage.Data[i])...))
+			row := usage.Data[i]
+			row.Key, row.Principal = named(row.KeyName, row.Key, shared), cmp.Or(row.PrincipalName, row.Principal)
+			rows = append(rows, append(groupOf(&row, by), usageCells(&row)...))
 		}
 	}
 	sum := usageTotal(usage.Data)
@@ -148,6 +152,30 @@ func printUsage(w io.Writer, usage *admin.Usage) error {
 	total[0] = "total"
 	rows = append(rows, append(total, usageCells(&sum)...))
 	return printNumbers(w, append(header, usageHeader...), len(by), rows)
+}
+
+// sharedNames are the names that several keys of the rows have: a name may be used again once its key is revoked.
+func sharedNames(rows []admin.UsageRow) map[string]bool {
+	ids, shared := map[string]string{}, map[string]bool{}
+	for i := range rows {
+		name, id := rows[i].KeyName, rows[i].Key
+		if other, seen := ids[name]; seen && other != id {
+			shared[name] = true
+		}
+		ids[name] = id
+	}
+	return shared
+}
+
+// named is a key by its name, and its id where that does not tell it from another one.
+func named(name, id string, shared map[string]bool) string {
+	switch {
+	case name == "":
+		return id
+	case shared[name]:
+		return name + " (" + id + ")"
+	}
+	return name
 }
 
 // groupOf is what the row is grouped by.
@@ -207,6 +235,7 @@ func usageTotal(rows []admin.UsageRow) (sum admin.UsageRow) {
 func printUsageCSV(w io.Writer, usage *admin.Usage) error {
 	header := append(slices.Clone(usage.By), "runs", "completed", "failed", "cancelled", "rejected", "input_tokens", "cached_tokens",
 		"output_tokens", "reasoning_tokens", "queue_ms", "first_token_ms", "duration_ms")
+	header = append(header, nameColumns(usage.By)...)
 	return printCSV(w, header, func(yield func([]string) bool) {
 		for i := range usage.Data {
 			if !yield(usageLine(&usage.Data[i], usage.By)) {
@@ -214,6 +243,16 @@ func printUsageCSV(w io.Writer, usage *admin.Usage) error {
 			}
 		}
 	})
+}
+
+// nameColumns are the last columns of the CSV: the names of what is grouped by and has one.
+func nameColumns(by []string) (columns []string) {
+	for _, name := range by {
+		if name == "key" || name == "principal" {
+			columns = append(columns, name+"_name")
+		}
+	}
+	return columns
 }
 
 // usageLine is a row of the CSV.
@@ -227,6 +266,9 @@ func usageLine(r *admin.UsageRow, by []string) []string {
 	}
 	for _, ms := range usageTimes(r) {
 		row = append(row, strconv.FormatFloat(ms, 'f', -1, 64))
+	}
+	for _, column := range nameColumns(by) {
+		row = append(row, admin.NoFormula(map[string]string{"key_name": r.KeyName, "principal_name": r.PrincipalName}[column]))
 	}
 	return row
 }

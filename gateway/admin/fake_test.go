@@ -20,7 +20,8 @@ var began = time.Date(2026, 3, 31, 12, 0, 0, 0, time.UTC)
 
 // fakeEdge is an Edge with one Node, a route of each kind, a queue and three runs.
 type fakeEdge struct {
-	file string // what ReloadConfig reads; empty: no file
+	file   string      // what ReloadConfig reads; empty: no file
+	k1, k2 state.KeyID // whose runs it has
 
 	mu       sync.Mutex
 	table    *route.Table
@@ -41,7 +42,7 @@ type fakeEdge struct {
 }
 
 func newFakeEdge() *fakeEdge {
-	return &fakeEdge{table: route.Advertised(), ended: make(chan admin.Run, 1)}
+	return &fakeEdge{k1: "k1", k2: "k2", table: route.Advertised(), ended: make(chan admin.Run, 1)}
 }
 
 func (e *fakeEdge) configStatus() admin.ConfigStatus {
@@ -93,14 +94,14 @@ func (e *fakeEdge) Routes() []admin.Route {
 func (e *fakeEdge) Queues() []admin.Queue {
 	return []admin.Queue{{
 		Route: "chat", Waiting: 2, Limit: 1024, OldestMS: 1500, IntervalMS: 200,
-		Principals: []admin.QueuedPrincipal{{Principal: "team-a", Waiting: 2, Weight: 3}},
+		Principals: []admin.QueuedPrincipal{{Principal: "team-a", Waiting: 2, Weight: 3}, {Principal: "key:" + string(e.k2), Waiting: 1, Weight: 1}},
 	}}
 }
 
 func (e *fakeEdge) Runs() []admin.Run {
-	base := admin.Run{Key: "k1", Principal: "team-a", Route: "chat", Operation: "chat.completions", Model: "gpt", Started: began, Phase: "queued"}
+	base := admin.Run{Key: e.k1, KeyName: "k1", Principal: "team-a", Route: "chat", Operation: "chat.completions", Model: "gpt", Started: began, Phase: "queued"}
 	queued, active, ended := base, base, base
-	queued.ID, queued.State, queued.Key = "run_queued", "queued", "k2"
+	queued.ID, queued.State, queued.Key = "run_queued", "queued", e.k2
 	active.ID, active.State, active.Phase, active.Node, active.Generation, active.Provider, active.Reason =
 		"run_active", "active", "streaming", "n1", 7, "p", "weighted 1/4 of 2"
 	ended.ID, ended.State, ended.Phase, ended.Node, ended.Outcome, ended.Code, ended.Detail, ended.Status, ended.TTFBMS =

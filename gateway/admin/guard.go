@@ -222,6 +222,9 @@ func (a *api) failureOf(r *http.Request, err error) *failure {
 	if f := credentialFailure(err); f != nil {
 		return f
 	}
+	if taken, ok := errors.AsType[*state.NameTakenError](err); ok {
+		return &failure{http.StatusConflict, "name_taken", "name", taken.Error()}
+	}
 	if errors.Is(err, state.ErrNotFound) {
 		return &failure{http.StatusNotFound, "not_found", "id", "there is no such id"}
 	}

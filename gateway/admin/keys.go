@@ -48,10 +48,13 @@ func (a *api) oneInUse(ctx context.Context, key state.Key) (any, error) {
 	return views[0], nil
 }
 
-func keyID(r *http.Request) state.KeyID { return state.KeyID(r.PathValue("id")) }
+// pathKey is the key in the path, which has its id or its name.
+func (a *api) pathKey(r *http.Request) (state.Key, error) {
+	return a.keyCalled(r.Context(), "id", r.PathValue("id"))
+}
 
 func (a *api) oneKey(r *http.Request) (any, error) {
-	key, err := a.store.Key(r.Context(), keyID(r))
+	key, err := a.pathKey(r)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +83,11 @@ func (a *api) updateKey(r *http.Request) (any, error) {
 	if err := decode(r, &body); err != nil {
 		return nil, err
 	}
-	key, err := a.store.UpdateKey(r.Context(), keyID(r), body.Change())
+	key, err := a.pathKey(r)
+	if err != nil {
+		return nil, err
+	}
+	key, err = a.store.UpdateKey(r.Context(), key.ID, body.Change())
 	if err != nil {
 		return nil, err
 	}
@@ -92,14 +99,18 @@ func (a *api) updateKey(r *http.Request) (any, error) {
 func (a *api) revokeKey(r *http.Request) (any, error) {
 	ctx, cancel := lasting(r)
 	defer cancel()
-	id := keyID(r)
+	key, err := a.pathKey(r)
+	if err != nil {
+		return nil, err
+	}
+	id := key.ID
 	if err := a.store.RevokeKey(ctx, id, operatorName); err != nil {
 		return nil, err
 	}
-	a.done(r, "revoke key", "key", id)
+	a.done(r, "revoke key", "key", id, "name", key.Name)
 	withdrawal, err := a.edge.KeyRevoked(ctx, id)
 	if err != nil {
-		a.log.Error("a key was revoked, and the leases of its runs could not be withdrawn", "key", id, "error", err)
+		a.log.Error("a key was revoked, and the leases of its runs could not be withdrawn", "key", id, "name", key.Name, "error", err)
 		return nil, notTold()
 	}
 	return KeyRevocation{ID: id, Withdrawal: withdrawalView(withdrawal)}, nil

@@ -39,4 +39,17 @@ func (a *api) onNode(r *http.Request, action string, do func(execution.NodeID) e
 
 func (a *api) liveRoutes(*http.Request) (any, error) { return list[Route]{a.edge.Routes()}, nil }
 
-func (a *api) queues(*http.Request) (any, error) { return list[Queue]{a.edge.Queues()}, nil }
+func (a *api) queues(r *http.Request) (any, error) {
+	names, err := a.store.KeyNames(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	queues := a.edge.Queues()
+	for i := range queues {
+		for j := range queues[i].Principals {
+			p := &queues[i].Principals[j]
+			p.Name = keyNames(names).principal(p.Principal)
+		}
+	}
+	return list[Queue]{queues}, nil
+}

@@ -266,6 +266,7 @@ func yaml(r *http.Request) { r.Header.Set("Content-Type", "application/yaml") }
 // TestEveryOperationConforms asks for each operation once and more, over a real store, and has ask look at the answers.
 func TestEveryOperationConforms(t *testing.T) {
 	d := newDesk(t)
+	d.makeKeys()
 	const v1 = "/admin/v1"
 	for _, path := range []string{
 		"/openapi.yaml", "/status", "/nodes", "/nodes/n1", "/routes", "/queue", "/runs", "/runs/run_ended", "/runs/run_active",
@@ -327,17 +328,29 @@ func (d *desk) changesCredentials() {
 	}
 }
 
+// makeKeys makes the keys k1 and k2, whose the fake Edge's runs are from then on.
+func (d *desk) makeKeys() {
+	d.t.Helper()
+	for name, id := range map[string]*state.KeyID{"k1": &d.edge.k1, "k2": &d.edge.k2} {
+		key, _, err := d.store.CreateKey(d.t.Context(), state.KeySpec{Name: name})
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		*id = key.ID
+	}
+}
+
 // addUsage puts two records into the store, one of them with names that a spreadsheet would run.
 func (d *desk) addUsage() {
 	d.t.Helper()
 	now := time.Now().UTC().Truncate(time.Second)
 	err := d.store.AddUsage(d.t.Context(), []state.UsageRecord{{
-		Run: "run_1", Key: "k1", Principal: "team-a", Route: "chat", Operation: "chat.completions", Node: "n1", Provider: "p",
+		Run: "run_1", Key: d.edge.k1, Principal: "team-a", Route: "chat", Operation: "chat.completions", Node: "n1", Provider: "p",
 		Model: "big", Started: now.Add(-time.Hour), Queue: time.Millisecond, FirstToken: 20 * time.Millisecond, Duration: time.Second,
 		Outcome: execution.Completed, Status: 200, Attempts: 1, Stream: true, Normalized: true, Session: "=job-7",
 		Usage: execution.Usage{Input: 10, Output: 20, Cached: 5, Known: true},
 	}, {
-		Run: "run_2", Key: "k2", Principal: `=HYPERLINK("x")`, Route: "chat, \"b\"", Operation: "embeddings", Model: "-1+1",
+		Run: "run_2", Key: d.edge.k2, Principal: `=HYPERLINK("x")`, Route: "chat, \"b\"", Operation: "embeddings", Model: "-1+1",
 		Started: now.Add(-time.Minute), Duration: 1500 * time.Microsecond, Outcome: execution.Rejected,
 		Code: execution.CodeCapacity, Status: 503,
 	}})

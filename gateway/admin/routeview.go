@@ -69,6 +69,7 @@ type Queue struct {
 // QueuedPrincipal is whose requests wait.
 type QueuedPrincipal struct {
 	Principal string `json:"principal"`
+	Name      string `json:"principal_name"` // what people call it: the owner, or "key:" and the key's name
 	Waiting   int    `json:"waiting"`
 	Weight    int    `json:"weight"`
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"iop/execution"
+	"iop/state"
 )
 
 // How many runs are listed.
@@ -28,12 +29,13 @@ var (
 
 // runFilter selects runs; an empty field selects all.
 type runFilter struct {
-	state, key, route, node, outcome string
-	limit                            int
+	state, route, node, outcome string
+	key                         state.KeyID
+	limit                       int
 }
 
 func parseRunFilter(q url.Values) (f runFilter, err error) {
-	f = runFilter{state: q.Get("state"), key: q.Get("key"), route: q.Get("route"), node: q.Get("node"), outcome: q.Get("outcome"), limit: defaultRuns}
+	f = runFilter{state: q.Get("state"), route: q.Get("route"), node: q.Get("node"), outcome: q.Get("outcome"), limit: defaultRuns}
 	if err := oneOf("state", f.state, runStates); err != nil {
 		return f, err
 	}
@@ -58,7 +60,7 @@ func oneOf(param, value string, values []string) error {
 }
 
 func (f *runFilter) selects(r *Run) bool {
-	return is(f.state, r.State) && is(f.key, string(r.Key)) && is(f.route, r.Route) && is(f.node, string(r.Node)) && is(f.outcome, r.Outcome)
+	return is(f.state, r.State) && (f.key == "" || f.key == r.Key) && is(f.route, r.Route) && is(f.node, string(r.Node)) && is(f.outcome, r.Outcome)
 }
 
 func is(wanted, got string) bool { return wanted == "" || wanted == got }
@@ -81,6 +83,9 @@ func (f *runFilter) newest(runs []Run) []Run {
 func (a *api) runs(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	filter, err := parseRunFilter(query)
+	if err == nil {
+		filter.key, err = a.keyAsked(r, "key")
+	}
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 func TestRunFilters(t *testing.T) {
 	d := newDesk(t)
+	d.makeKeys()
 	for query, want := range map[string]string{
 		"":                      "run_queued run_active run_ended",
 		"?limit=2":              "run_queued run_active",

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -36,14 +37,18 @@ type Usage struct {
 type UsageRow struct {
 	Key       string `json:"key,omitempty"`
 	Principal string `json:"principal,omitempty"`
-	Route     string `json:"route,omitempty"`
-	Model     string `json:"model,omitempty"` // the provider's name for it
-	Node      string `json:"node,omitempty"`
-	Provider  string `json:"provider,omitempty"`
-	Outcome   string `json:"outcome,omitempty"`
-	Day       string `json:"day,omitempty"`   // 2026-03-31, UTC
-	Month     string `json:"month,omitempty"` // 2026-03, UTC
-	Session   string `json:"session,omitempty"`
+	// What people call these two: the key's name, and the owner or "key:" and the key's name.
+	KeyName       string `json:"key_name,omitempty"`
+	PrincipalName string `json:"principal_name,omitempty"`
+
+	Route    string `json:"route,omitempty"`
+	Model    string `json:"model,omitempty"` // the provider's name for it
+	Node     string `json:"node,omitempty"`
+	Provider string `json:"provider,omitempty"`
+	Outcome  string `json:"outcome,omitempty"`
+	Day      string `json:"day,omitempty"`   // 2026-03-31, UTC
+	Month    string `json:"month,omitempty"` // 2026-03, UTC
+	Session  string `json:"session,omitempty"`
 
 	Runs      int64 `json:"runs"`
 	Completed int64 `json:"completed"`
@@ -63,7 +68,7 @@ type UsageRow struct {
 // usage sums up.
 func (a *api) usage(r *http.Request) (any, error) {
 	values := r.URL.Query()
-	query, until, err := usageQuery(values, time.Now())
+	query, until, err := a.usageQuery(r, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -91,17 +96,30 @@ func (a *api) usage(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	names, err := a.namesFor(r.Context(), by)
+	if err != nil {
+		return nil, err
+	}
 	answer := Usage{From: query.From, To: until, By: by, Data: make([]UsageRow, len(rows))}
 	for i := range rows {
-		answer.Data[i] = usageRowView(&rows[i])
+		answer.Data[i] = usageRowView(&rows[i], names)
 	}
 	return answer, nil
 }
 
+// namesFor are the names of keys where the sums are by something that has one.
+func (a *api) namesFor(ctx context.Context, by []string) (keyNames, error) {
+	if !slices.Contains(by, "key") && !slices.Contains(by, "principal") {
+		return nil, nil
+	}
+	return a.store.KeyNames(ctx)
+}
+
 // usageRowView is a row as this API shows it.
-func usageRowView(u *state.UsageRow) UsageRow {
+func usageRowView(u *state.UsageRow, names keyNames) UsageRow {
 	return UsageRow{
-		Key: u.Key, Principal: u.Principal, Route: u.Route, Model: u.Model, Node: u.Node, Provider: u.Provider,
+		Key: u.Key, Principal: u.Principal, KeyName: names[state.KeyID(u.Key)], PrincipalName: names.principal(u.Principal),
+		Route: u.Route, Model: u.Model, Node: u.Node, Provider: u.Provider,
 		Outcome: u.Outcome, Day: u.Day, Month: u.Month, Session: u.Session,
 		Runs: u.Runs, Completed: u.Completed, Failed: u.Failed, Cancelled: u.Cancelled, Rejected: u.Rejected,
 		Input: u.Input, Output: u.Output, Cached: u.Cached, Reasoning: u.Reasoning,
@@ -113,9 +131,20 @@ func usageRowView(u *state.UsageRow) UsageRow {
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // usageQuery reads the filters that sums and exports have in common, and says until when they reach.
-func usageQuery(values url.Values, now time.Time) (q state.UsageQuery, until time.Time, err error) {
+func (a *api) usageQuery(r *http.Request, now time.Time) (q state.UsageQuery, until time.Time, err error) {
+	q, until, err = usageSpan(r.URL.Query(), now)
+	if err == nil {
+		q.Key, err = a.keyAsked(r, "key")
+	}
+	if err == nil {
+		q.Principal, err = a.principalAsked(r)
+	}
+	return q, until, err
+}
+
+// usageSpan reads all of them but those that the state is asked about.
+func usageSpan(values url.Values, now time.Time) (q state.UsageQuery, until time.Time, err error) {
 	q = state.UsageQuery{
-		Key: state.KeyID(values.Get("key")), Principal: values.Get("principal"),
 		Route: values.Get("route"), Node: execution.NodeID(values.Get("node")),
 	}
 	if text := values.Get("to"); text != "" {

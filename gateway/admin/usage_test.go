@@ -27,6 +27,7 @@ func usageRecord(id string) state.UsageRecord {
 
 func TestUsageSums(t *testing.T) {
 	d := newDesk(t)
+	d.makeKeys()
 	d.addUsage()
 	var all, byKey admin.Usage
 	d.must(&all, "GET", v1+"/usage", "")
@@ -39,7 +40,7 @@ func TestUsageSums(t *testing.T) {
 	d.must(&byKey, "GET", v1+"/usage?by=key,month", "")
 	var rows []string
 	for _, row := range byKey.Data {
-		rows = append(rows, fmt.Sprint(row.Key, " ", row.Month, " ", row.Runs, " ", row.Route))
+		rows = append(rows, fmt.Sprint(row.KeyName, " ", row.Month, " ", row.Runs, " ", row.Route))
 	}
 	slices.Sort(rows)
 	month := time.Now().UTC().Format("2006-01")
@@ -175,6 +176,7 @@ func TestNoCellIsAFormula(t *testing.T) {
 
 func TestExportFilters(t *testing.T) {
 	d := newDesk(t)
+	d.makeKeys()
 	d.addUsage()
 	for query, want := range map[string]string{
 		"?key=k1": "run_1", "?principal=team-a": "run_1", "?node=n1": "run_1", query("route", `chat, "b"`): "run_2", "?from=2001-01-01&to=2001-01-02": "",

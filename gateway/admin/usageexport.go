@@ -45,10 +45,12 @@ type UsageRecord struct {
 
 	Session   string `json:"session_id"` // the client's own; empty: none
 	Execution string `json:"execution"`  // raw or normalized; empty: it never got that far
+
+	KeyName string `json:"key_name"` // when it was exported
 }
 
 // usageRecordView is a record as the export shows it.
-func usageRecordView(r *state.UsageRecord) UsageRecord {
+func usageRecordView(r *state.UsageRecord, names keyNames) UsageRecord {
 	return UsageRecord{
 		Run: r.Run, Key: r.Key, Principal: r.Principal, Route: r.Route, Operation: r.Operation, Node: r.Node,
 		Provider: r.Provider, Model: r.Model, Started: r.Started.UTC(), Outcome: r.Outcome.String(), Code: r.Code.String(),
@@ -56,7 +58,7 @@ func usageRecordView(r *state.UsageRecord) UsageRecord {
 		QueueMS: millis(r.Queue), FirstTokenMS: millis(r.FirstToken), DurationMS: millis(r.Duration),
 		Known: r.Usage.Known, Estimated: r.Usage.Estimated, Input: r.Usage.Input, Output: r.Usage.Output,
 		Cached: r.Usage.Cached, Reasoning: r.Usage.Reasoning,
-		Session: r.Session, Execution: executionOf(r),
+		Session: r.Session, Execution: executionOf(r), KeyName: names[r.Key],
 	}
 }
 
@@ -113,6 +115,7 @@ var recordColumns = []string{
 	"run", "key", "principal", "route", "operation", "node", "provider", "model", "started", "outcome", "code", "status",
 	"attempts", "stream", "queue_ms", "first_token_ms", "duration_ms", "usage_known", "usage_estimated", "input_tokens",
 	"output_tokens", "cached_tokens", "reasoning_tokens", "session_id", "execution",
+	"key_name",
 }
 
 type csvRecords struct {
@@ -136,7 +139,7 @@ func (c *csvRecords) write(r *UsageRecord) error {
 	for _, n := range []int64{r.Input, r.Output, r.Cached, r.Reasoning} {
 		row = append(row, strconv.FormatInt(n, 10))
 	}
-	return c.out.Write(append(row, NoFormula(r.Session), r.Execution))
+	return c.out.Write(append(row, NoFormula(r.Session), r.Execution, NoFormula(r.KeyName)))
 }
 
 func (c *csvRecords) head() error {
@@ -182,7 +185,7 @@ func (a *api) usageRecords(w http.ResponseWriter, r *http.Request) error {
 	if err := oneOf("format", format, []string{"json", "csv"}); err != nil {
 		return err
 	}
-	query, _, err := usageQuery(values, time.Now())
+	query, _, err := a.usageQuery(r, time.Now())
 	if err != nil {
 		return err
 	}
@@ -201,6 +204,10 @@ func (a *api) usageRecords(w http.ResponseWriter, r *http.Request) error {
 
 // export writes the records, and reports whether some of the answer may have gone out.
 func (a *api) export(w http.ResponseWriter, r *http.Request, query state.UsageQuery, format string) (begun bool, err error) {
+	names, err := a.store.KeyNames(r.Context())
+	if err != nil {
+		return false, err
+	}
 	out := newRecordWriter(format, w)
 	begin := func() {
 		if !begun {
@@ -219,7 +226,7 @@ func (a *api) export(w http.ResponseWriter, r *http.Request, query state.UsageQu
 			}
 		}
 		n++
-		view := usageRecordView(&record)
+		view := usageRecordView(&record, names)
 		return out.write(&view)
 	})
 	if err != nil {

@@ -161,6 +161,7 @@ type Run struct {
 	ID         execution.RunID      `json:"id"`
 	RequestID  string               `json:"request_id"`
 	Key        state.KeyID          `json:"key"`
+	KeyName    string               `json:"key_name,omitempty"` // when the run began
 	Principal  string               `json:"principal,omitempty"`
 	Route      string               `json:"route,omitempty"`
 	Operation  string               `json:"operation"`
