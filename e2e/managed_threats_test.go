@@ -130,7 +130,7 @@ func TestThreat45Paths(t *testing.T) {
 	before := m.calls()
 	for _, path := range []string{
 		"/v1/../admin/v1/slots", "/v1/%2e%2e/admin/v1/slots", "/v1/..%2fadmin%2fv1%2fslots", "//v1/chat/completions", "/v1//chat/completions", "/v1\\chat\\completions",
-		"/v1/chat/completions%00", "/v1/chat/completions/", "/v1/chat/completions/../../sim/requests", "/admin/v1/slots", "/debug/pprof/heap", "/V1/chat/completions",
+		"/v1/chat/completions%00", "/v1/chat/completions%2f", "/v1/chat/completions//", "/v1/chat/completions/../../sim/requests", "/admin/v1/slots", "/debug/pprof/heap", "/V1/chat/completions",
 	} {
 		a := rawRequest{target: path, body: `{"model":"chat","messages":[]}`}.send(t, m.stack)
 		if a.status != http.StatusNotFound && a.status != http.StatusBadRequest {

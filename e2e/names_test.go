@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestNamesPeopleType has the official SDKs ask an Ollama for llama3.2, which it lists as llama3.2:latest.
+// TestNamesPeopleType has the official SDKs ask an Ollama for llama3.2, which it lists as llama3.2:latest, and gives them wrong
+// base URLs.
 func TestNamesPeopleType(t *testing.T) {
 	t.Parallel()
 	s := newEdge(t)
@@ -16,7 +17,8 @@ func TestNamesPeopleType(t *testing.T) {
 	s.startNode("node-1", "--provider", "ollama:ollama="+sim.url)
 	s.lists(t, grace, "llama3.2:latest", "qwen3:4b")
 	w := &sdkWorld{main: s, sdkTarget: s.sdkTarget()}
-	s.runNamesScript(t, w, "names.py", "names/openai_stream", "names/openai_responses", "names/anthropic_stream", "names/retrieve", "names/suggested")
+	s.runNamesScript(t, w, "names.py", "names/openai_stream", "names/openai_responses", "names/anthropic_stream", "names/retrieve", "names/suggested",
+		"urls/openai_wrong", "urls/anthropic_wrong", "urls/ollama_wrong", "urls/slash")
 
 	var usage struct {
 		Data []struct {
@@ -31,7 +33,7 @@ func TestNamesPeopleType(t *testing.T) {
 			completed[row.Model] = row.Completed
 		}
 	}
-	if len(completed) != 1 || completed["llama3.2:latest"] != 3 {
+	if len(completed) != 1 || completed["llama3.2:latest"] != 4 {
 		t.Errorf("usage is booked for the models %v", completed)
 	}
 	s.settled()

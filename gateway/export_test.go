@@ -31,7 +31,7 @@ func NewManagedOn(cfg Config, public, private, nodes net.Listener) (*Server, err
 func (s *Server) Via() string { return s.via }
 
 // Public is the handler of the public listener.
-func (s *Server) Public() http.Handler { return http.HandlerFunc(s.servePublic) }
+func (s *Server) Public() http.Handler { return withoutSlash(http.HandlerFunc(s.servePublic)) }
 
 // Operator is the Edge as the admin API sees it.
 func (s *Server) Operator() Operator { return operator{s} }
@@ -43,3 +43,9 @@ type Operator = operator
 func Prune(ctx context.Context, store *state.Store, before time.Time) (int64, error) {
 	return books{store}.PruneUsage(ctx, before)
 }
+
+// Meant is the path of the API that a wrong one was meant for.
+var Meant = meant
+
+// IsPlainHost reports what may stand in the page at the root.
+var IsPlainHost = isPlainHost

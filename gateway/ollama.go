@@ -44,6 +44,9 @@ var ollamaDocuments = map[string]*ollamaDocument{
 func (s *Server) serveKeyed(w http.ResponseWriter, r *http.Request, rest string) {
 	key, path, _ := strings.Cut(rest, "/")
 	path = "/" + path
+	if p, ok := strings.CutSuffix(path, "/"); ok && r.URL.RawPath == "" && isAPI(p) {
+		path = p
+	}
 	inner := new(http.Request)
 	*inner = *r
 	inner.URL = &url.URL{Path: path, RawQuery: r.URL.RawQuery}
@@ -56,22 +59,38 @@ func (s *Server) serveKeyed(w http.ResponseWriter, r *http.Request, rest string)
 		if s.allow(w, inner, op.Method) {
 			s.serveOperation(w, inner, op)
 		}
-	case ollamaDocuments[path] != nil, path == "/":
+	case path == "/":
+		s.serveRunning(w, inner)
+	case ollamaDocuments[path] != nil:
 		s.serveOllama(w, inner, path)
 	default:
-		hurryBody(w, r)
-		openai.WriteError(w, openai.FamilyOllama, newRequestID(), openai.UnknownPath(withoutKey(path)))
+		s.noKeyedPath(w, r, path)
+	}
+}
+
+// noKeyedPath answers a path behind a key at which nothing is served: only Ollama's paths are, as other clients have a header.
+func (s *Server) noKeyedPath(w http.ResponseWriter, r *http.Request, path string) {
+	e := openai.UnknownPath(withoutKey(path))
+	if right := meant(path); right != "" && familyOf(right) != openai.FamilyOllama {
+		e.Message += " A key in the path is for Ollama's paths only; send it in the header 'Authorization: Bearer <key>'." + baseFor(right)
+	} else if right != "" {
+		e.Message += " Use " + right + " directly behind the key."
+	} else {
+		e.Message += adviceOn(path)
+	}
+	hurryBody(w, r)
+	openai.WriteError(w, openai.FamilyOllama, newRequestID(), e)
+}
+
+// serveRunning tells Ollama's clients, which ask first, that there is a server.
+func (s *Server) serveRunning(w http.ResponseWriter, r *http.Request) {
+	if s.allow(w, r, http.MethodGet) {
+		plain(w, http.StatusOK, "Ollama is running")
 	}
 }
 
 // serveOllama answers one of Ollama's paths that are no runs.
 func (s *Server) serveOllama(w http.ResponseWriter, r *http.Request, path string) {
-	if path == "/" { // `ollama` and others ask whether there is a server at all
-		if s.allow(w, r, http.MethodGet) {
-			plain(w, http.StatusOK, "Ollama is running")
-		}
-		return
-	}
 	doc := ollamaDocuments[path]
 	if !s.allow(w, r, doc.method) {
 		return

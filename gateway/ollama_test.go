@@ -146,15 +146,15 @@ func TestKeyInThePath(t *testing.T) {
 	}{
 		{"POST", "/api/chat", `{"model":"m","messages":[]}`, 200, `"done":true`},
 		{"POST", "/api/chat", `{"model":"nobody","messages":[]}`, 404, `{"error":"`},
-		{"GET", "/api/chat", "", 405, `{"error":"/api/chat takes POST only."}`},
+		{"GET", "/api/chat", "", 405, `{"error":"/api/chat takes POST only. If`},
 		{"GET", "/api/tags", "", 200, `"name":"m:latest"`},
 		{"GET", "/api/version", "", 200, `"version":`},
 		{"POST", "/api/show", `{"model":"m"}`, 200, `"capabilities":`},
 		{"POST", "/api/show", `{"model":"none"}`, 404, `{"error":"`},
 		{"GET", "/", "", 200, "Ollama is running"},
 		{"HEAD", "/", "", 200, ""},
-		{"GET", "/v1/models", "", 404, `{"error":"There is nothing at /v1/models."}`},
-		{"POST", "/api/pull", "{}", 404, `{"error":"There is nothing at /api/pull."}`},
+		{"GET", "/v1/models", "", 404, `{"error":"There is nothing at /v1/models. A key in the path is for Ollama's paths only;`},
+		{"POST", "/api/pull", "{}", 404, `{"error":"There is nothing at /api/pull. The operator`},
 	} {
 		if status, answer := keyed(tt.method, tt.path, tt.body); status != tt.status || !strings.Contains(answer, tt.want) || strings.Contains(answer, e.key) {
 			t.Errorf("%s %s: %d %s", tt.method, tt.path, status, answer)

@@ -50,7 +50,7 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		if r.Method == op.Method {
 			s.serveOperation(w, r, op)
 		} else {
-			s.answer(w, r, openai.MethodNotAllowed(path, op.Method))
+			s.noMethod(w, r, op.Method)
 		}
 		return
 	}
@@ -73,14 +73,16 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		s.serveRun(w, r, path[len(runPrefix):])
 	case strings.HasPrefix(path, keyPrefix):
 		s.serveKeyed(w, r, path[len(keyPrefix):])
-	case ollamaDocuments[path] != nil, path == "/":
+	case ollamaDocuments[path] != nil:
 		s.serveOllama(w, r, path)
+	case path == "/":
+		s.serveRoot(w, r)
 	case path == healthPath:
 		plain(w, http.StatusOK, "ok\n")
 	case path == readyPath:
 		s.serveReady(w, r)
 	default:
-		s.answer(w, r, openai.UnknownPath(withoutKey(path)))
+		s.noPath(w, r)
 	}
 }
 
@@ -109,7 +111,7 @@ func (s *Server) allow(w http.ResponseWriter, r *http.Request, method string) bo
 	if r.Method == method || method == http.MethodGet && r.Method == http.MethodHead {
 		return true
 	}
-	s.answer(w, r, openai.MethodNotAllowed(withoutKey(r.URL.Path), method))
+	s.noMethod(w, r, method)
 	return false
 }
 

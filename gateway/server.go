@@ -143,13 +143,13 @@ func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error)
 		return nil, err
 	}
 	s.metrics = newMetrics(s)
-	s.public = s.httpServer(takenInTime(http.HandlerFunc(s.servePublic)), tlsConfig)
+	s.public = s.httpServer(withoutSlash(takenInTime(http.HandlerFunc(s.servePublic))), tlsConfig)
 	if tlsConfig == nil {
 		s.listener = corkingListener{s.listener}
 	}
 	s.admin = s.httpServer(s.admitting(promptly(admin.New(admin.Config{
 		Store: cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
-		Console: cfg.Console, Public: http.HandlerFunc(s.servePublic), Listen: func() string { return s.Addr().String() }, Done: s.ended,
+		Console: cfg.Console, Public: withoutSlash(http.HandlerFunc(s.servePublic)), Listen: func() string { return s.Addr().String() }, Done: s.ended,
 	}))), nil)
 	s.boundConnections()
 	return s, nil

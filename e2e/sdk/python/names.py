@@ -1,8 +1,9 @@
-"""Names of models, as people type them, with the official packages. Run by the Go test; see world.py for how it reports."""
+"""Names of models and base URLs, as people type them, with the official packages. Run by the Go test; see world.py for how it reports."""
 
 import json
 
 import anthropic
+import ollama
 import openai
 
 from world import TIMEOUT, WORLD, check, client, holds, raised, run_all, same, seen, user
@@ -61,6 +62,51 @@ def _():
         raise AssertionError("served")
     except anthropic.NotFoundError as e:
         holds("Did you mean 'llama3.2:latest'?" in str(e), str(e))
+
+
+ROOT = WORLD["base_url"].removesuffix("/v1")
+
+
+@check("urls/openai_wrong")
+def _():
+    for base in ("", "/v1/v1", "/api", "/api/v1", "/v1/chat/completions", "/openai"):
+        c = client(base_url=ROOT + base, max_retries=0)
+        for ask in (lambda: c.chat.completions.create(model=TYPED, messages=user("x")), lambda: c.models.list(), lambda: c.models.retrieve(TYPED)):
+            e = raised(openai.NotFoundError, ask)
+            same(e.code, "unknown_path", base)
+            holds("The base URL for OpenAI SDKs is this server's address followed by /v1" in e.message, f"{base}: {e.message}")
+    e = raised(openai.NotFoundError, lambda: client(base_url=ROOT, max_retries=0).chat.completions.create(model=TYPED, messages=user("x")))
+    return str(e)
+
+
+@check("urls/anthropic_wrong")
+def _():
+    for base in ("/v1", "/api", "/anthropic"):
+        try:
+            claude(ROOT + base).messages.create(model=TYPED, max_tokens=5, messages=user("x"))
+            raise AssertionError(base)
+        except anthropic.NotFoundError as e:
+            same(e.body["error"]["type"], "not_found_error")
+            holds("Use /v1/messages. The base URL for Anthropic SDKs" in e.body["error"]["message"], f"{base}: {e}")
+
+
+@check("urls/ollama_wrong")
+def _():
+    for base in ("/v1", "/api"):
+        try:
+            ollama.Client(host=ROOT + base).chat(model=TYPED, messages=user("x"))
+            raise AssertionError(base)
+        except ollama.ResponseError as e:
+            same(e.status_code, 404)
+            holds("Use /api/chat. The base URL for Ollama clients (OLLAMA_HOST)" in e.error, f"{base}: {e}")
+
+
+@check("urls/slash")
+def _():
+    """A slash at the end of the base URL, and one behind the path."""
+    same(client(base_url=ROOT + "/v1/").models.retrieve(TYPED).id, SERVED)
+    a = client().post("/chat/completions/", cast_to=object, body={"model": TYPED, "messages": user("behind a slash")})
+    holds(a["choices"][0]["message"]["content"].startswith("behind a slash"), a)
 
 
 if __name__ == "__main__":
