@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 )
 
@@ -37,10 +38,47 @@ func holdsMedia(prompt []byte, i int) bool {
 	return slices.Contains(mediaMembers, string(key[bytes.LastIndexByte(key, '"')+1:]))
 }
 
+// mediaPlaces are the members of messages, of input items and of their content in which providers take media.
+var mediaPlaces = slices.Concat(mediaMembers, []string{"source", "input_audio", "file", "data"})
+
+// mediaSpans appends the ranges of a prompt in which media may stand. Elsewhere, as in the arguments of a call, the same is
+// text: a model reads all of it. part is the prompt or a part of it.
+func mediaSpans(spans []span, prompt, part []byte, level int) []span {
+	if is(part, '{') {
+		return mediaSpansOf(spans, prompt, part, level)
+	}
+	for el := arrayElements(part); el.next(); {
+		spans = mediaSpansOf(spans, prompt, el.val, level)
+	}
+	return spans
+}
+
+func mediaSpansOf(spans []span, prompt, object []byte, level int) []span {
+	for m := objectMembers(object); m.next(); {
+		key := string(m.key)
+		switch {
+		case level <= contentLevels && (key == "content" || key == "output"):
+			spans = mediaSpans(spans, prompt, m.val, level+1)
+		case key == "source" && text(member(m.val, "type")) == "text": // a document of plain text
+		case slices.Contains(mediaPlaces, key):
+			start := cap(prompt) - cap(m.key) // m.key and m.val are parts of prompt
+			spans = append(spans, span{start, cap(prompt) - cap(m.val) + len(m.val)})
+		}
+	}
+	return spans
+}
+
+// inSpans reports whether one of the spans, which are in order and apart, holds an offset.
+func inSpans(spans []span, at int) bool {
+	i, _ := slices.BinarySearchFunc(spans, at, func(s span, at int) int { return cmp.Compare(s.end, at) })
+	return i < len(spans) && spans[i].start < at
+}
+
 // EstimatePrompt returns about how many tokens the raw JSON of a prompt is, at least 1: a token for each four bytes of
 // text, and a thousand for an image or a recording in base64, of which the bytes say little.
 func EstimatePrompt(prompt []byte) int64 {
 	text, media := len(prompt), int64(0)
+	var spans []span // once there is a candidate
 	for _, start := range mediaStarts {
 		for rest := prompt; ; {
 			i := bytes.Index(rest, start)
@@ -54,6 +92,13 @@ func EstimatePrompt(prompt []byte) int64 {
 				break
 			}
 			if n >= leastMedia && (start[0] == '"' || holdsMedia(prompt, at)) && !bytes.ContainsAny(rest[:leastMedia], " \\,.") {
+				if spans == nil {
+					spans = mediaSpans([]span{{}}, prompt, prompt, 0)
+				}
+				if !inSpans(spans, at) {
+					rest = rest[n:]
+					continue
+				}
 				text -= n
 				media++
 			}

@@ -53,6 +53,47 @@ func TestEstimateInputOfTools(t *testing.T) {
 	}
 }
 
+// TestEstimateOfArguments: what stands where a provider takes no media is text, whatever it looks like.
+func TestEstimateOfArguments(t *testing.T) {
+	long := strings.Repeat("Summarize+the+text+above+", 1<<12)
+	media := fmt.Sprintf(`{"data":"%s","url":"data:a/b;base64,%s"}`, long, long)
+	for _, form := range []string{
+		`{"messages":[{"role":"assistant","content":[{"type":"tool_use","input":%s}]}]}`,
+		`{"messages":[{"role":"assistant","content":[{"type":"tool_use","input":{"source":%s}}]}]}`,
+		`{"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":%s}}]}]}`,
+		`{"messages":[{"role":"user","content":[{"type":"document","source":{"type":"text","data":"` + long + `","x":%s}}]}]}`,
+		`{"input":[{"type":"mcp_call","arguments":%s}]}`,
+		`{"prompt":{"id":"p","variables":{"a":%s}}}`,
+	} {
+		body := fmt.Appendf(nil, form, media)
+		e, err := ParseEnvelope(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, least := e.EstimateInput(body), int64(len(long)/2); got < least {
+			t.Errorf("%.80s: %d tokens, want at least %d", form, got, least)
+		}
+	}
+	image := strings.Repeat("iVBORw0KGgo+/AAA", 1<<12)
+	for _, form := range []string{
+		`{"messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"%s"}}]}]}`,
+		`{"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"base64","data":"%s"}}]}]}]}`,
+		`{"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,%s"}]}]}`,
+		`{"input":[{"type":"function_call_output","output":[{"type":"input_file","file_data":"data:application/pdf;base64,%s"}]}]}`,
+		`{"input":[{"type":"computer_call_output","output":{"type":"computer_screenshot","image_url":"data:image/png;base64,%s"}}]}`,
+		`{"messages":[{"role":"user","content":[{"type":"document","source":{"type":"content","content":[{"type":"image","source":{"type":"base64","data":"%s"}}]}}]}]}`,
+	} {
+		body := fmt.Appendf(nil, form, image)
+		e, err := ParseEnvelope(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := e.EstimateInput(body); got < MediaTokens || got > MediaTokens+100 {
+			t.Errorf("%.80s: %d tokens", form, got)
+		}
+	}
+}
+
 func BenchmarkEstimatePrompt(b *testing.B) {
 	prompt := []byte(strings.Repeat("All work and no play makes Jack a dull boy. ", 200))
 	b.SetBytes(int64(len(prompt)))
