@@ -39,7 +39,8 @@ func (f *StreamFilter) Complete() bool { return f.complete }
 // clients wait for the connection's end, others take what follows for content.
 func (f *StreamFilter) SawDone() bool { return f.done }
 
-// Usage returns what the provider reported so far; of a whole stream that is all. Of an event over 1 MiB it is found if it stands in the last 64 KiB.
+// Usage returns what the provider reported so far; of a whole stream that is all. Of an event over 1 MiB it is
+// found if it stands in the last 64 KiB.
 func (f *StreamFilter) Usage() execution.Usage { return f.usage }
 
 // Spent returns what a stream that was cut off had used by then. What the provider reported counts; events with output
@@ -501,7 +502,7 @@ func (f *StreamFilter) tail(ev []byte) {
 	if f.kind == StreamChat {
 		f.produced++
 	}
-	if u := lastUsage(ev); u.Known {
+	if u := tailUsage(f.usage, lastData(ev), f.kind); u != f.usage {
 		f.report(u)
 	}
 	switch f.kind {

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"math"
 	"strconv"
 
@@ -12,8 +11,9 @@ import (
 type counts struct {
 	input, output, total             int64
 	cached, reasoning                int64
-	cacheRead, cacheCreation         int64 // Anthropic: beside input, not in it
-	promptEvalCount, outputEvalCount int64 // Ollama
+	cacheRead, cacheCreation         int64           // Anthropic: beside input, not in it
+	promptEvalCount, outputEvalCount int64           // Ollama
+	iterations                       execution.Usage // Anthropic: the sum of them, of which compaction is not in the rest
 }
 
 // parseUsage reads a usage object of any family.
@@ -21,7 +21,7 @@ func parseUsage(obj []byte) execution.Usage { return mergeUsage(execution.Usage{
 
 // mergeUsage updates u with what obj says. Messages report the input at the start and the output at the end.
 func mergeUsage(u execution.Usage, obj []byte) execution.Usage {
-	c := counts{-1, -1, -1, -1, -1, -1, -1, -1, -1}
+	c := counts{-1, -1, -1, -1, -1, -1, -1, -1, -1, execution.Usage{}}
 	for m := objectMembers(obj); m.next(); {
 		c.take(string(m.key), m.val)
 	}
@@ -34,6 +34,9 @@ func mergeUsage(u execution.Usage, obj []byte) execution.Usage {
 		if input >= 0 {
 			input = addCounts(addCounts(input, max(0, c.cacheRead)), max(0, c.cacheCreation))
 		}
+	}
+	if c.iterations.Known {
+		input, output = max(input, c.iterations.Input), max(output, c.iterations.Output)
 	}
 	set(&u.Input, input, &u.Known)
 	set(&u.Output, output, &u.Known)
@@ -76,10 +79,21 @@ func (c *counts) take(key string, val []byte) {
 		count(&c.cacheRead, val)
 	case "cache_creation_input_tokens":
 		count(&c.cacheCreation, val)
+	case "iterations":
+		c.iterate(val)
 	case "prompt_eval_count":
 		count(&c.promptEvalCount, val)
 	case "eval_count":
 		count(&c.outputEvalCount, val)
+	}
+}
+
+// iterate adds up what each call of the model used that one answer took.
+func (c *counts) iterate(list []byte) {
+	for el := arrayElements(list); el.next(); {
+		u := parseUsage(el.val)
+		c.iterations.Known = c.iterations.Known || u.Known
+		c.iterations.Input, c.iterations.Output = addCounts(c.iterations.Input, u.Input), addCounts(c.iterations.Output, u.Output)
 	}
 }
 
@@ -99,35 +113,4 @@ func count(dst *int64, val []byte) {
 		n = n*10 + int64(d-'0')
 	}
 	*dst = n
-}
-
-// lastUsage finds the last usage object in a piece of JSON that is cut at its start.
-func lastUsage(b []byte) execution.Usage {
-	for {
-		i := bytes.LastIndex(b, []byte(`"usage"`))
-		if i < 0 {
-			return execution.Usage{}
-		}
-		if u := usageAfter(b[i+len(`"usage"`):]); u.Known {
-			return u
-		}
-		b = b[:i]
-	}
-}
-
-// usageAfter reads the usage object whose name ends right before b.
-func usageAfter(b []byte) execution.Usage {
-	s := scanner{b: b}
-	i := s.space(0)
-	if i >= len(b) || b[i] != ':' {
-		return execution.Usage{}
-	}
-	i = s.space(i + 1)
-	if i >= len(b) || b[i] != '{' {
-		return execution.Usage{}
-	}
-	if end := s.value(i, 0); end >= 0 {
-		return parseUsage(b[i:end])
-	}
-	return execution.Usage{}
 }
