@@ -8,7 +8,7 @@ import (
 )
 
 // This file finds a credential that a provider echoes with some or all of its characters escaped: as JSON and programming
-// languages do (\u002D, \x2d, \/), as Markdown does (\_), as URLs do (%2d) and as HTML does (&#45; &#x2d; &amp;). The ways
+// languages do (\u002D, \x2d, \u{2d}, \U0000002d, \055, \/), as Markdown does (\_), as URLs do (%2d) and as HTML does (&#45; &#x2d; &amp;). The ways
 // may be mixed, and one may be inside another: JSON in JSON, a URL in JSON. Each level of escapes is taken away in turn,
 // and the needles are looked for in what is left.
 
@@ -137,6 +137,16 @@ func escapeAt(p []byte) (c byte, size int) {
 		return entity(p)
 	case p[1] == 'x':
 		return hexEscape(p, 2)
+	case p[1] == '0' || p[1] == '1':
+		return octalEscape(p)
+	case p[1] == 'U':
+		const zeros = `\U000000`
+		if rest := p[:min(len(p), len(zeros))]; !strings.HasPrefix(zeros, string(rest)) {
+			return 0, 0
+		}
+		return hexEscape(p, len(zeros))
+	case p[1] == 'u' && len(p) > 2 && p[2] == '{':
+		return bracedEscape(p)
 	case p[1] == 'u':
 		const zeros = `\u00`
 		if rest := p[:min(len(p), len(zeros))]; !strings.HasPrefix(zeros, string(rest)) {
@@ -165,6 +175,40 @@ func hexEscape(p []byte, after int) (c byte, size int) {
 		return 0, 0
 	}
 	return c, after + 2
+}
+
+// octalEscape reads three digits after the backslash.
+func octalEscape(p []byte) (c byte, size int) {
+	for size = 1; size < 4; size++ {
+		if size >= len(p) {
+			return 0, -1
+		}
+		if p[size] < '0' || p[size] > '7' || size == 1 && p[size] > '1' {
+			return 0, 0
+		}
+		c = c<<3 | (p[size] - '0')
+	}
+	return c, size
+}
+
+// bracedEscape reads \u{2d}, of up to six digits.
+func bracedEscape(p []byte) (c byte, size int) {
+	const before, most = len(`\u{`), 6
+	value := 0
+	for i := before; i <= before+most; i++ {
+		if i >= len(p) {
+			return 0, -1
+		}
+		if p[i] == '}' && i > before && value < 0x80 {
+			return byte(value), i + 1
+		}
+		digit, ok := hexDigit(p[i])
+		if !ok {
+			return 0, 0
+		}
+		value = value<<4 | int(digit)
+	}
+	return 0, 0
 }
 
 func hexDigit(c byte) (byte, bool) {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -62,7 +63,7 @@ func hitsOf(n *needleSet, body []byte) (hits []span) {
 	return hits
 }
 
-var anyEscape = regexp.MustCompile(`\\(u00[0-7][0-9a-fA-F]|x[0-7][0-9a-fA-F]|[!-/:-@\[-` + "`" + `{-~])|%[0-7][0-9a-fA-F]|&[#0-9A-Za-z]{0,14};`)
+var anyEscape = regexp.MustCompile(`\\(u00[0-7][0-9a-fA-F]|U000000[0-7][0-9a-fA-F]|u\{[0-9a-fA-F]{1,6}\}|[01][0-7][0-7]|x[0-7][0-9a-fA-F]|[!-/:-@\[-` + "`" + `{-~])|%[0-7][0-9a-fA-F]|&[#0-9A-Za-z]{0,14};`)
 
 // plainOf takes one level of escapes away. at says where each byte was.
 func plainOf(text []byte, at []int) (plain []byte, places []int) {
@@ -77,6 +78,13 @@ func plainOf(text []byte, at []int) (plain []byte, places []int) {
 		switch {
 		case escape[0] == '&':
 			c = []byte(html.UnescapeString(escape))
+		case escape[0] == '\\' && len(escape) > 3 && (escape[1] == '0' || escape[1] == '1'):
+			v, _ := strconv.ParseUint(escape[1:], 8, 8)
+			c = []byte{byte(v)}
+		case strings.HasPrefix(escape, `\u{`):
+			if v, _ := strconv.ParseUint(escape[3:len(escape)-1], 16, 32); v < 0x80 {
+				c = []byte{byte(v)}
+			}
 		case len(escape) == 2:
 			c = []byte(escape[1:])
 		default:
@@ -182,6 +190,11 @@ var formsOf = []struct {
 	{"URL in JSON", func(s string) string { return jsonOf(url.QueryEscape(s)) }},
 	{"UTF-16", func(s string) string { return eachByte("%c\x00")(s) }},
 	{"signs alone", signsAlone},
+	{"octal", eachByte(`\%03o`)},
+	{"octal in JSON", func(s string) string { return jsonOf(eachByte(`\%03o`)(s)) }},
+	{"JavaScript, braced", eachByte(`\u{%x}`)},
+	{"JavaScript, braced, with zeros", eachByte(`\u{%06X}`)},
+	{"Python, eight digits", eachByte(`\U%08x`)},
 }
 
 func jsonOf(s string) string { b, _ := json.Marshal(s); return string(b) }
