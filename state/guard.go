@@ -84,7 +84,7 @@ const (
 	FailureBusy     // another process had it locked for too long
 	FailureFull     // the disk is full
 	FailureReadOnly // the file or the disk can't be written
-	FailureIO       // the disk, or the file could not be opened
+	FailureIO       // the disk, a quota (SQLite calls only ENOSPC full), or the file could not be opened
 	FailureDamaged
 	failures
 )
@@ -102,7 +102,7 @@ func (f Failure) Reason() string {
 		"another process has held the database's lock for too long",
 		"the disk is full",
 		"the file or its disk is read-only",
-		"the disk failed, or the file could not be opened",
+		"the disk failed, a quota or a limit of the size of files was reached, or the file could not be opened",
 		"the database is damaged",
 	}[min(f, failures-1)]
 }
