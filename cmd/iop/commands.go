@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -25,10 +26,16 @@ out to the Edge and needs no open port.`,
 		SilenceErrors: true,
 	}, commands()...)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w; see %s --help", flagFault(err), cmd.CommandPath())}
+		fault := flagFaultOf(cmd, err)
+		if strings.HasSuffix(fault.Error(), "?") {
+			return usageError{fault}
+		}
+		return usageError{fmt.Errorf("%w; see %s --help", fault, cmd.CommandPath())}
 	})
+	root.PersistentPreRun = warnBefore
 	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultHelpCmd()
+	addForms(root)
 	addCompletion(root)
 	wrongArgsAreWrongUse(root)
 	return root
@@ -105,11 +112,7 @@ func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return nil
 		}
-		hint := fmt.Sprintf("; see %s --help", cmd.CommandPath())
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			hint = fmt.Sprintf("; did you mean %q?", near[0])
-		}
-		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
+		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), meantCommand(cmd, args[0]))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.HasParent() {
@@ -126,6 +129,8 @@ func exactly(names ...string) cobra.PositionalArgs {
 		switch {
 		case len(args) < len(names):
 			return fmt.Errorf("%s needs %s; see %s --help", cmd.CommandPath(), names[len(args)], cmd.CommandPath())
+		case len(args) > len(names) && len(names) == 0 && cmd.HasSubCommands():
+			return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), meantCommand(cmd, args[0]))
 		case len(args) > len(names):
 			return fmt.Errorf("%s takes no argument %q; see %s --help", cmd.CommandPath(), args[len(names)], cmd.CommandPath())
 		}

@@ -72,7 +72,7 @@ the API key that it prints is lost when it exits. Ctrl-C stops it.`,
 		}
 		logger := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
 		defer logger.close()
-		s.warnUnknown(logger.out)
+		warnStrays(cmd, logger.out, true)
 		return runDev(cmd.Context(), config, specs, logger.Logger, cmd.ErrOrStderr(), func(r devReady) error {
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), r)

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,6 +41,7 @@ type diagnosis struct {
 type doctor struct {
 	diagnosis
 	show func(checkup) // called with each, as it comes
+	root *cobra.Command
 }
 
 func (d *doctor) note(c checkup) {
@@ -91,7 +91,7 @@ func doctorCommand(cmd *cobra.Command, examine func(context.Context, *doctor)) *
 	cmd.Args = exactly()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		out := cmd.OutOrStdout()
-		d := &doctor{show: func(c checkup) {
+		d := &doctor{root: cmd.Root(), show: func(c checkup) {
 			if !asJSON {
 				printCheckup(out, c)
 			}
@@ -133,14 +133,14 @@ func printCheckup(w io.Writer, c checkup) {
 }
 
 // settingsLoaded notes how the settings of the command fared, and which variables nobody reads.
-func (d *doctor) settingsLoaded(s *settings, err error) {
+func (d *doctor) settingsLoaded(err error) {
 	if err != nil {
 		d.fail("settings", "set it as the message says; docs/configuration.md has all of them", "%s", err)
 	} else {
 		d.ok("settings", "every value has the right form")
 	}
-	if unknown := s.unknown(); len(unknown) > 0 {
-		d.warn("settings", "correct the names, or unset them", "variables that no setting reads: %s", strings.Join(unknown, ", "))
+	for _, s := range strays(d.root, os.Environ()) {
+		d.warn("settings", "correct the name, or unset it", "%s", s)
 	}
 }
 

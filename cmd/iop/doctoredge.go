@@ -47,7 +47,7 @@ what it says of itself.`,
 	cmd.Flags().StringVar(&host, "host", "", "name that clients reach this Edge by; the certificate is held against it")
 	return doctorCommand(cmd, func(ctx context.Context, d *doctor) {
 		e := edgeDoctor{d: d, config: &config, host: host}
-		d.settingsLoaded(s, config.load(s))
+		d.settingsLoaded(config.load(s))
 		e.routes()
 		e.state(ctx)
 		e.ports(ctx)

@@ -31,7 +31,7 @@ disturbed. Inference servers are asked what a Node asks them.`,
 	return doctorCommand(cmd, func(ctx context.Context, d *doctor) {
 		n := nodeDoctor{d: d, config: &config, settings: s}
 		agent, err := config.load(s)
-		d.settingsLoaded(s, err)
+		d.settingsLoaded(err)
 		n.files(agent.Providers)
 		n.way(ctx, agent)
 		n.providers(ctx, agent)

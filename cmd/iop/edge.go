@@ -101,12 +101,12 @@ master keys on SIGHUP only. Invalid files are ignored.`,
 			return err
 		}
 		if config.checkOnly {
-			s.warnUnknown(cmd.ErrOrStderr())
+			warnStrays(cmd, cmd.ErrOrStderr(), true)
 			return config.check(cmd, s)
 		}
 		logger := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
 		defer logger.close()
-		s.warnUnknown(logger.out)
+		warnStrays(cmd, logger.out, true)
 		return config.run(cmd.Context(), s, logger.Logger)
 	}
 	return cmd

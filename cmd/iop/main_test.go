@@ -36,7 +36,7 @@ func TestExitStatus(t *testing.T) {
 		{"version --bogus", exitUsage, "unknown flag: --bogus"},
 		{"help key create", exitOK, ""},
 		{"help bogus", exitUsage, `no command "bogus"`},
-		{"key", exitUsage, "needs a command"},
+		{"signing-key", exitUsage, "needs a command"},
 		{"completion", exitUsage, "needs a shell"},
 		{"completion bash", exitOK, ""},
 		{"completion tcsh", exitUsage, ""},
@@ -83,14 +83,8 @@ var withoutJSON = map[string]string{
 	"iop":                       "a group",
 	"iop ca":                    "a group",
 	"iop doctor":                "a group",
-	"iop join-token":            "a group",
-	"iop key":                   "a group",
-	"iop master-key":            "a group",
-	"iop node-list":             "a group",
 	"iop ollama":                "a group",
-	"iop profile":               "a group",
 	"iop signing-key":           "a group",
-	"iop slot":                  "a group",
 	"iop completion":            "a group",
 	"iop completion bash":       "a script for the shell",
 	"iop completion zsh":        "a script for the shell",
@@ -108,6 +102,9 @@ func TestEveryCommandIsExplained(t *testing.T) {
 	excused := maps.Clone(withoutJSON)
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {
+		if cmd.Hidden { // another form of a command
+			return
+		}
 		if cmd.Short == "" || strings.HasSuffix(cmd.Short, ".") {
 			t.Errorf("%s: help %q", cmd.CommandPath(), cmd.Short)
 		}

@@ -70,7 +70,7 @@ when they change and on SIGHUP.`,
 		}
 		logger := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
 		defer logger.close()
-		s.warnUnknown(logger.out)
+		warnStrays(cmd, logger.out, true)
 		agentConfig.Logger = logger.Logger
 		return config.run(cmd.Context(), s, agentConfig)
 	}

@@ -154,7 +154,15 @@ func (s *site) looksAround(key admin.Key) {
 	if len(runs.Data) != 1 || runs.Data[0].Route != "sim-small" || runs.Data[0].Reason == "" {
 		t.Fatalf("runs %+v", runs)
 	}
-	status, _, stderr := execute(t, "cancel", string(runs.Data[0].ID))
+	id := string(runs.Data[0].ID)
+	if out := s.must("run", "show", id); !strings.Contains(out, id) || !strings.Contains(out, "completed") || !strings.Contains(out, "sim-small") || !strings.Contains(out, "n1") {
+		t.Errorf("run show:\n%s", out)
+	}
+	var one admin.Run
+	if s.ask(&one, "runs", "show", id); string(one.ID) != id || one.Reason == "" {
+		t.Errorf("%+v", one)
+	}
+	status, _, stderr := execute(t, "cancel", id)
 	if status != exitFailed || !strings.Contains(stderr, "has ended already") {
 		t.Errorf("cancel of an ended run: status %d, %q", status, stderr)
 	}
@@ -237,7 +245,7 @@ func TestOperatorFaults(t *testing.T) {
 		{"key create", exitUsage, "--name"},
 		{"key create --name a --expires -1h", exitUsage, "--expires"},
 		{"key create --name a --if-missing", exitUsage, "--out"},
-		{"key", exitUsage, "needs a command"},
+		{"key", exitFailed, "no state at"},
 		{"key remove", exitUsage, "unknown command"},
 		{"join-token create --node a/b", exitUsage, "--node"},
 		{"join-token create --ttl 1ms", exitUsage, "--ttl"},

@@ -124,7 +124,8 @@ const commandsHead = `# Commands
 
 Each command explains itself with ` + "`--help`" + `. The exit status is 0, 1 (it failed) or 2 (wrong use). A second Ctrl-C or SIGTERM
 ends a command at once. ` + "`--json`" + ` prints JSON for scripts. A setting with a name in brackets is an environment variable, too;
-[configuration.md](configuration.md) has all of them.
+[configuration.md](configuration.md) has all of them. Singular, plural and ` + "`list` are optional: `iop keys`, `iop key list` and `iop key`" + ` are
+one command, and so are ` + "`iop nodes` and `iop node list`; `iop token` is short for `iop join-token`" + `.
 
 ## The operator's flags
 
@@ -171,6 +172,9 @@ func describeCommand(b *strings.Builder, cmd *cobra.Command) {
 	fmt.Fprintf(b, "\n## %s\n\n```text\n%s\n\n%s\n```\n", cmd.CommandPath(), cmd.UseLine(), strings.TrimSpace(long))
 	if cmd.Example != "" {
 		fmt.Fprintf(b, "\nFor example:\n\n```text\n%s\n```\n", cmd.Example)
+	}
+	if cmd.Annotations[formAnnotation] != "" {
+		return // its flags are those of its list
 	}
 	if flags := flagUsages(cmd, false); flags != "" {
 		fmt.Fprintf(b, "\n```text\n%s```\n", flags)

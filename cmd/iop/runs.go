@@ -61,6 +61,7 @@ and DETAIL what the Node reported, which clients never see.`,
 		}
 		return printTable(cmd.OutOrStdout(), "RUN STATE KEY ROUTE NODE PROVIDER STARTED QUEUE TOOK TOKENS REASON DETAIL", rows)
 	}
+	cmd.AddCommand(newRunShowCommand())
 	return cmd
 }
 

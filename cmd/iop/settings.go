@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"math"
 	"os"
 	"reflect"
@@ -86,7 +84,7 @@ func (s *settings) bind(cmd *cobra.Command, value reflect.Value, help map[string
 			usage = h
 		}
 		f.addFlags(cmd, usage, s.prefix+name, shown(value.Field(i)))
-		annotate(cmd, f.flag, field.Tag)
+		annotate(cmd, f, s.prefix, field.Tag)
 		s.fields = append(s.fields, f)
 	}
 }
@@ -148,17 +146,22 @@ const (
 	helpAnnotation   = "iop_help"
 	moreAnnotation   = "iop_more"
 	absentAnnotation = "iop_absent"
+	// variableAnnotation has the names of the setting's variables.
+	variableAnnotation = "iop_variable"
 )
 
 // annotate notes at the flag what only the reference shows.
-func annotate(cmd *cobra.Command, flag string, tag reflect.StructTag) {
-	annotations := map[string][]string{helpAnnotation: {tag.Get("help")}}
+func annotate(cmd *cobra.Command, f *setting, prefix string, tag reflect.StructTag) {
+	annotations := map[string][]string{helpAnnotation: {tag.Get("help")}, variableAnnotation: {prefix + f.name}}
+	if f.secret {
+		annotations[variableAnnotation] = append(annotations[variableAnnotation], prefix+f.name+"_FILE")
+	}
 	for name, text := range map[string]string{moreAnnotation: tag.Get("more"), absentAnnotation: tag.Get("absent")} {
 		if text != "" {
 			annotations[name] = []string{text}
 		}
 	}
-	cmd.Flags().Lookup(flag).Annotations = annotations
+	cmd.Flags().Lookup(f.flag).Annotations = annotations
 }
 
 // flagText is a flag that keeps what it was given; load parses it.
@@ -342,30 +345,6 @@ func (s *settings) faultOf(f *setting, suffix, flagSuffix, fault string) error {
 func (s *settings) given(name string) bool {
 	f := s.field(name)
 	return f.text.given || f.file.given || os.Getenv(s.prefix+name) != "" || f.secret && os.Getenv(s.prefix+name+"_FILE") != ""
-}
-
-// unknown returns the variables that have the prefix and are no setting: misspelt, or of another version.
-func (s *settings) unknown() []string {
-	names := map[string]bool{}
-	for _, pair := range os.Environ() {
-		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, s.prefix) {
-			names[name] = true
-		}
-	}
-	for _, f := range s.fields {
-		delete(names, s.prefix+f.name)
-		if f.secret {
-			delete(names, s.prefix+f.name+"_FILE")
-		}
-	}
-	return slices.Sorted(maps.Keys(names))
-}
-
-// warnUnknown says which variables were ignored.
-func (s *settings) warnUnknown(w io.Writer) {
-	for _, name := range s.unknown() {
-		fmt.Fprintf(w, "iop: %s is not a setting of this version and is ignored\n", name)
-	}
 }
 
 func kindName(t reflect.Type) string {

@@ -148,13 +148,3 @@ func TestSettingsHelp(t *testing.T) {
 		t.Errorf("the help shows a secret:\n%s", usage)
 	}
 }
-
-func TestSettingsUnknown(t *testing.T) {
-	t.Setenv("IOP_TEST_LISTN", ":2")
-	t.Setenv("IOP_TEST_TOKEN_FILE", "")
-	t.Setenv("IOP_TEST_SLOTS_FILE", "x")
-	_, s, _, _ := parse(t)
-	if got, want := s.unknown(), []string{"IOP_TEST_LISTN", "IOP_TEST_SLOTS_FILE"}; !slices.Equal(got, want) {
-		t.Errorf("unknown = %q, want %q", got, want)
-	}
-}

@@ -26,7 +26,7 @@ func newSimCommand() *cobra.Command {
 		if err := bound.load(); err != nil {
 			return err
 		}
-		bound.warnUnknown(cmd.ErrOrStderr())
+		warnStrays(cmd, cmd.ErrOrStderr(), true)
 		return runSim(cmd, config, asJSON)
 	}
 	return cmd

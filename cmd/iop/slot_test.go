@@ -263,9 +263,9 @@ func TestNodeListCommands(t *testing.T) {
 func TestWrongCredentialCommands(t *testing.T) {
 	v := newVault(t, false)
 	for _, args := range []string{
-		"profile set p", "profile set p --header cookie --base-url https://a", "profile set p --header api-key", "profile", "slot",
+		"profile set p", "profile set p --header cookie --base-url https://a", "profile set p --header api-key",
 		"audit --since -1h", "audit --since 1d --from 2026-01-01", "audit --from x", "audit --action eaten", "audit --limit -1", "audit --csv --json",
-		"master-key create", "master-key",
+		"master-key create",
 	} {
 		v.try(exitUsage, strings.Fields(args)...)
 	}

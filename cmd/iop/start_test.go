@@ -26,7 +26,7 @@ func TestWrongSettings(t *testing.T) {
 		{"key create --name a --rpm 1.5", nil, "--rpm must be a whole number, not \"1.5\""},
 		{"key create --name a --rpm 99999999999999999999", nil, "--rpm is too large"},
 		{"runs --follow=perhaps", nil, "--follow must be true or false"},
-		{"runs --folow", nil, "unknown flag: --folow; see iop runs --help"},
+		{"runs --folow", nil, "unknown flag: --folow; did you mean --follow?"},
 		{"edge --mode managed", nil, "IOP_EDGE_IDENTITY_CERT (--identity-cert) or IOP_EDGE_SPIFFE_SOCKET"},
 		{"edge", map[string]string{"IOP_EDGE_TUNNEL_LISTEN": ":8482"}, "managed mode"},
 		{"edge --mode open", nil, "IOP_EDGE_MODE"},

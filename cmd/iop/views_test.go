@@ -252,13 +252,14 @@ func TestNothingMovesTheCursor(t *testing.T) {
 		"/admin/v1/usage":     admin.Usage{By: []string{"route", "model"}, Data: []admin.UsageRow{{Route: bad, Model: bad}}},
 		"/admin/v1/keys/k":    admin.Key{ID: bad, Name: bad, Principal: bad, Routes: []string{bad}},
 		"/admin/v1/runs":      listing[admin.Run]{[]admin.Run{{Route: bad, Reason: bad, Detail: bad}}},
+		"/admin/v1/runs/r":    admin.Run{Model: bad, Route: bad, Reason: bad, Detail: bad},
 		"/admin/v1/slots":     listing[admin.Slot]{[]admin.Slot{{Name: bad, By: bad}}},
 		"/admin/v1/profiles":  listing[admin.Profile]{[]admin.Profile{{Name: bad, BaseURLs: []string{bad}}}},
 		"/admin/v1/node-list": admin.NodeList{Allowed: []admin.AllowedNode{{Node: bad, Slots: []string{bad}}}, Denied: []admin.Denial{{Node: bad, By: bad}}},
 		"/admin/v1/audit":     admin.AuditPage{Data: []admin.AuditEntry{{Actor: bad, Subject: bad, Reason: bad, Run: bad}}},
 		"/admin/v1/status":    admin.Status{Models: []string{bad}, Config: admin.ConfigStatus{Path: bad, Fault: &admin.ConfigFault{Message: bad}}},
 	})
-	for _, args := range []string{"routes", "queue", "usage --by route,model", "key show k", "runs", "status", "slot list", "profile list", "node-list show", "audit"} {
+	for _, args := range []string{"routes", "queue", "usage --by route,model", "key show k", "runs", "runs show r", "status", "slot list", "profile list", "node-list show", "audit"} {
 		status, stdout, stderr := execute(t, strings.Fields(args)...)
 		if status != exitOK || strings.Contains(stdout, "\x1b") {
 			t.Errorf("iop %s: status %d: %q%s", args, status, stdout, stderr)

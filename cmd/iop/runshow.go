@@ -1,0 +1,71 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"iop/gateway/admin"
+)
+
+func newRunShowCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show one run",
+		Long: `Show one run: who asked for what, where it ran and why there, its times, and how
+it ended. DETAIL is what the Node knows, which clients never see.`,
+		Example: "  iop runs show run_4x2k…\n  iop runs show run_4x2k… --json",
+		Args:    exactly("the run's id"),
+	}
+	o := bindOperator(cmd)
+	jsonFlag(cmd, &asJSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.load(); err != nil {
+			return err
+		}
+		var run admin.Run
+		if err := o.call(cmd.Context(), "GET", "/runs/"+url.PathEscape(args[0]), nil, &run); err != nil {
+			return fmt.Errorf("%s: %w", args[0], err)
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), run)
+		}
+		return printRun(cmd.OutOrStdout(), &run)
+	}
+	return cmd
+}
+
+// printRun writes what is known of a run, a line for each.
+func printRun(w io.Writer, r *admin.Run) error {
+	cells := runRow(r)
+	ttfb := ""
+	if r.TTFBMS > 0 {
+		ttfb = brief(time.Duration(r.TTFBMS * float64(time.Millisecond)))
+	}
+	for _, line := range [][2]string{
+		{"run", string(r.ID)}, {"request", r.RequestID}, {"state", cells[1]}, {"status", zeroless(r.Status)},
+		{"key", strings.TrimSpace(string(r.Key) + " " + r.Principal)}, {"operation", r.Operation},
+		{"model", r.Model}, {"route", r.Route}, {"node", string(r.Node)}, {"provider", string(r.Provider)}, {"reason", r.Reason},
+		{"attempts", zeroless(r.Attempts)}, {"started", r.Started.Local().Format(time.DateTime)}, {"queued", cells[6]},
+		{"first byte", ttfb}, {"took", cells[7]}, {"tokens", cells[8]}, {"detail", r.Detail},
+	} {
+		if _, err := fmt.Fprintf(w, "%-12s %s\n", line[0], cmp.Or(onTerminal(line[1]), "-")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func zeroless(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
