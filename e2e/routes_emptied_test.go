@@ -87,8 +87,11 @@ func TestEmptiedFileOpensNothing(t *testing.T) {
 
 	writeRoutes(t, s.file, "routes: []\n")
 	s.configBecomes("there are no routes", func(c configState) bool { return c.Digest != digest && c.Fault == nil })
+	if got := s.asStranger(t, stranger, "sim-small"); got != 200 {
+		t.Errorf("without routes a stranger gets %d for a model that a Node offers", got)
+	}
 	line := s.edge.line("configuration applied", patience)
-	for _, want := range []string{`"level":"WARN"`, "big: gone; a model of this name", "models that no route names are served from now on, to everyone"} {
+	for _, want := range []string{`"level":"WARN"`, "big: gone; a model of this name", "sim-small: served to everyone where a Node advertises it, before only through the route big"} {
 		if !strings.Contains(line, want) {
 			t.Errorf("the log does not say %s: %s", want, line)
 		}
@@ -122,7 +125,8 @@ func TestCheckConfigComparesWithTheEdge(t *testing.T) {
 	out := iop(t, nil, args...)
 	for _, want := range []string{
 		next + ": 1 route, ok\n", "in force at " + s.admin + ":\n",
-		"  OPENS big: for everyone, before for team\n", "  OPENS big: cap of max_tokens is 400, before 4\n", "        small: gone\n",
+		"  OPENS big: for everyone, before for team\n", "  OPENS big: cap of max_tokens is 400, before 4\n", "        small: gone; a model of this name that a Node advertises is served to everyone\n",
+		"served only through a route, which limits them:\n  sim-small: big (caps)\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it does not print %q:\n%s", want, out)
@@ -139,7 +143,7 @@ func TestCheckConfigComparesWithTheEdge(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _, err := tryIOP(t, nil, args...)
-	if err != nil || !strings.Contains(out, "ok\nnot compared with routes in force: no Edge is running") {
+	if err != nil || !strings.Contains(out, "their own names\nnot compared with routes in force: no Edge is running") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

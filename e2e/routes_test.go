@@ -326,9 +326,9 @@ func (s *stack) modelsOf(t *testing.T, key string) (ids []string) {
 	return ids
 }
 
-// listed: FAULTS 23. The file's names that a Node serves, and that the key may use; nothing that Nodes have besides.
+// listed: FAULTS 23. The file's names that a Node serves, and that the key may use, and what Nodes have besides.
 func (r *routeWorld) listed(t *testing.T) {
-	want := []string{"bounded", "chat", "down", "full", "gpt-4o", "gpt-4o-mini", "lab", "office-gpu", "renamed", "renamed-too", "sim-large", "weighted"}
+	want := []string{"bounded", "chat", "down", "full", "gpt-4o", "gpt-4o-mini", "lab", "office-gpu", "renamed", "renamed-too", "sim-audio", "sim-embed", "sim-image", "sim-large", "weighted"}
 	if got := r.modelsOf(t, r.key); !slices.Equal(got, want) {
 		t.Errorf("listed are %q, not %q", got, want)
 	}
@@ -344,11 +344,16 @@ func (r *routeWorld) listed(t *testing.T) {
 	}
 }
 
-// unknown: with a file, what Nodes advertise is no route by itself.
+// unknown: a model that no route names is served under its own name, unless a route with limits has it as a target or the
+// file refuses all.
 func (r *routeWorld) unknown(t *testing.T) {
-	r.chatNow(t, "sim-small", "", false).refused(t, "a model that no route names", http.StatusNotFound, "model_not_found")
+	r.chatNow(t, "sim-small", "", false).refused(t, "the target of limited routes", http.StatusNotFound, "model_not_found")
 	r.chatNow(t, "sim-large", "tokens=1", false).ok(t, "a route without targets")
-	writeRoutes(t, r.file, "advertised_models: serve\n"+routesFile)
+	const free = "routes: [{model: chat, targets: [{model: sim-small}]}]\n"
+	writeRoutes(t, r.file, "advertised_models: refuse\n"+free)
+	eventually(t, patience, "one route is left", func() bool { return slices.Equal(r.models(), []string{"chat"}) })
+	r.chatNow(t, "sim-small", "", false).refused(t, "a model that no route names", http.StatusNotFound, "model_not_found")
+	writeRoutes(t, r.file, free)
 	eventually(t, patience, "models that Nodes advertise are served", func() bool { return slices.Contains(r.models(), "sim-small") })
 	r.chatNow(t, "sim-small", "tokens=1", false).ok(t, "an advertised model")
 	writeRoutes(t, r.file, routesFile)

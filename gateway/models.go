@@ -50,7 +50,7 @@ func (s *Server) modelsFor(key *state.Key) []openai.Model {
 		all := s.reg.Models()
 		list = slices.Grow(list, len(all))
 		for i := range all {
-			if r := table.Resolve(all[i].ID); r.Advertised && mayUse(key, r, all[i].ID) {
+			if r := table.Resolve(all[i].ID); r != nil && r.Advertised && mayUse(key, r, all[i].ID) {
 				list = append(list, modelOf(&all[i]))
 			}
 		}

@@ -54,7 +54,7 @@ func (o operator) models() []string {
 	}
 	if table.ServesAdvertised() {
 		for _, m := range o.s.reg.Models() {
-			if table.Resolve(m.ID).Advertised {
+			if r := table.Resolve(m.ID); r != nil && r.Advertised {
 				names = append(names, m.ID)
 			}
 		}

@@ -28,11 +28,8 @@ func (o operator) Routes() []admin.Route {
 	for _, r := range table.Routes() {
 		views = append(views, routeView(r, places, waiting[r.Name]))
 	}
-	if !table.ServesAdvertised() {
-		return views
-	}
 	for _, name := range places.names(waiting) {
-		if r := table.Resolve(name); !slices.Contains(table.Routes(), r) {
+		if r := table.Resolve(name); r != nil && r.Advertised {
 			views = append(views, routeView(r, places, waiting[name]))
 		}
 	}

@@ -119,9 +119,9 @@ routes:
 
 // TestReloadIsSeenWithoutBeingTold: the file is looked at now and then.
 func TestReloadIsSeenWithoutBeingTold(t *testing.T) {
-	e, path := withRoutes(t, "routes:\n  - model: one\n    targets: [{model: m}]\n")
+	e, path := withRoutes(t, "advertised_models: refuse\nroutes:\n  - model: one\n    targets: [{model: m}]\n")
 	e.addNode("n1", 1, answerJSON(200, `{}`), "m")
-	writeRoutes(t, path, "routes:\n  - model: two\n    targets: [{model: m}]\n")
+	writeRoutes(t, path, "advertised_models: refuse\nroutes:\n  - model: two\n    targets: [{model: m}]\n")
 	e.eventually("the new file is in force", func() bool { return e.models() == "two" })
 	writeRoutes(t, path, "routes: [")
 	e.eventually("the fault is in the log", func() bool {

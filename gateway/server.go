@@ -259,6 +259,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.tasks.Go(func() { s.cfg.Store.Watch(s.background, s.log) })
 	var wg sync.WaitGroup
 	s.tasks.Go(s.watchLaggards)
+	s.tasks.Go(s.watchCoverage)
 	wg.Go(func() { failed <- serve(s.public, s.listener) })
 	wg.Go(func() { failed <- serve(s.admin, s.adminLn) })
 	s.tasks.Go(func() { s.bodies.collect(s.background) })

@@ -45,11 +45,14 @@ func evilEdge() http.Handler {
 		{When: evil, Targets: []admin.Target{{Node: evil, Provider: evil, Model: evil, Breaker: evil, InService: true}}},
 		{When: evil, Selects: []admin.TargetSpec{{Node: evil, Provider: evil, Model: evil}}},
 	}}
-	status := admin.Status{Version: evil, Models: []string{evil}, Flapping: []string{evil}, Config: admin.ConfigStatus{
-		Path: evil, Fault: &admin.ConfigFault{Message: evil, Faults: []admin.FileFault{{File: evil, Path: evil, Message: evil}}},
+	file := admin.ConfigStatus{Path: evil, Fault: &admin.ConfigFault{Message: evil, Faults: []admin.FileFault{{File: evil, Path: evil, Message: evil}}}}
+	status := admin.Status{Version: evil, Models: []string{evil}, Flapping: []string{evil}, Config: file}
+	config := admin.Configuration{ConfigStatus: file, AdvertisedModels: evil, Coverage: admin.Coverage{
+		Unrouted: []string{evil}, Reserved: []admin.ReservedModel{{Model: evil, Route: evil}},
+		Missing: []admin.MissingTarget{{Route: evil, TargetSpec: admin.TargetSpec{Node: evil, Provider: evil, Model: evil}, Similar: evil}},
 	}}
 	answers := map[string]any{
-		"/status": status, "/nodes": list(node), "/runs": list(run), "/keys": list(key), "/routes": list(route),
+		"/status": status, "/config": config, "/nodes": list(node), "/runs": list(run), "/keys": list(key), "/routes": list(route),
 		"/queue":       list(admin.Queue{Route: evil, Principals: []admin.QueuedPrincipal{{Principal: evil, Name: evil}}}),
 		"/join-tokens": list(admin.JoinToken{ID: evil, Node: evil}),
 		"/slots":       list(admin.Slot{Name: evil, Profile: evil, By: evil}),

@@ -10,7 +10,7 @@ import (
 type routesData struct {
 	Routes  []admin.Route
 	Queues  []admin.Queue
-	Config  admin.ConfigStatus
+	Config  admin.Configuration
 	Outcome string
 	Fault   *formFault
 }
@@ -22,17 +22,17 @@ func (c *console) routesPage(w http.ResponseWriter, r *http.Request) error {
 func (c *console) showRoutes(w http.ResponseWriter, r *http.Request, status int, fault *formFault) error {
 	var routes listOf[admin.Route]
 	var queues listOf[admin.Queue]
-	var edge admin.Status
+	var config admin.Configuration
 	if err := c.api.get(r.Context(), "/routes", nil, &routes); err != nil {
 		return err
 	}
 	if err := c.api.get(r.Context(), "/queue", nil, &queues); err != nil {
 		return err
 	}
-	if err := c.api.get(r.Context(), "/status", nil, &edge); err != nil {
+	if err := c.api.get(r.Context(), "/config", nil, &config); err != nil {
 		return err
 	}
-	data := routesData{Routes: routes.Data, Queues: queues.Data, Config: edge.Config, Outcome: outcome(r), Fault: fault}
+	data := routesData{Routes: routes.Data, Queues: queues.Data, Config: config, Outcome: outcome(r), Fault: fault}
 	if isPart(r) {
 		c.pages.part(w, "routes", "routes-live", data)
 		return nil

@@ -24,16 +24,68 @@ func (c *edgeSettings) check(cmd *cobra.Command, s *settings) error {
 		return errTold
 	}
 	out := cmd.OutOrStdout()
-	if _, err = fmt.Fprintf(out, "%s: %s, ok\n", c.Config, counted(len(table.Routes()), "route")); err != nil {
+	fate := "served under their own names"
+	if !table.ServesAdvertised() {
+		fate = "refused"
+	}
+	if _, err = fmt.Fprintf(out, "%s: %s, ok\nmodels that no route names are %s\n", c.Config, counted(len(table.Routes()), "route"), fate); err != nil {
 		return err
 	}
 	url, checked, err := c.compare(cmd)
 	if err != nil {
 		// The file is right; that there is nothing to compare it with is no fault.
-		_, err = fmt.Fprintf(out, "not compared with routes in force: %s\n", onTerminal(err.Error()))
+		if _, err = fmt.Fprintf(out, "not compared with routes in force: %s\n", onTerminal(err.Error())); err != nil {
+			return err
+		}
+		return printCoverage(out, "", &admin.Coverage{Reserved: reserved(table)})
+	}
+	if err := printChanges(out, url, checked.Changes); err != nil {
 		return err
 	}
-	return printChanges(out, url, checked.Changes)
+	return printCoverage(out, checked.AdvertisedModels, &checked.Coverage)
+}
+
+// reserved lists the models of the file alone that are served only through their routes.
+func reserved(table *route.Table) (list []admin.ReservedModel) {
+	for _, model := range table.Reserved() {
+		r := table.ReservedFor(model)
+		list = append(list, admin.ReservedModel{Model: model, Route: r.Name, Limits: table.Limits(r)})
+	}
+	return list
+}
+
+// printCoverage says how routes and what Nodes offer fit together; advertised is the file's advertised_models.
+func printCoverage(w io.Writer, advertised string, c *admin.Coverage) error {
+	unrouted := "served without a route"
+	if advertised == "refuse" {
+		unrouted = "offered and refused, because no route names them"
+	}
+	for _, part := range []struct {
+		title string
+		lines []string
+	}{
+		{unrouted, c.Unrouted}, {"served only through a route, which limits them", texts(c.Reserved)}, {"targets that no connected Node offers", texts(c.Missing)},
+	} {
+		if len(part.lines) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%s:\n", part.title); err != nil {
+			return err
+		}
+		for _, line := range part.lines {
+			if _, err := fmt.Fprintf(w, "  %s\n", onTerminal(line)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func texts[T fmt.Stringer](list []T) (lines []string) {
+	for _, x := range list {
+		lines = append(lines, x.String())
+	}
+	return lines
 }
 
 // compare asks the Edge that runs with these settings what the file would change.

@@ -20,7 +20,7 @@ func TestCheckConfig(t *testing.T) {
 	t.Setenv("IOP_EDGE_STATE", "sqlite://"+filepath.Join(t.TempDir(), "none", "iop.db"))
 	good := writeFile(t, "iop.yaml", "routes:\n  - model: chat\n    targets: [{model: m}]\n  - model: m\n")
 	status, stdout, stderr := execute(t, "edge", "--config", good, "--check-config")
-	if status != exitOK || !strings.HasPrefix(stdout, good+": 2 routes, ok\nnot compared with routes in force: ") || strings.Count(stdout, "\n") != 2 || stderr != "" {
+	if status != exitOK || !strings.HasPrefix(stdout, good+": 2 routes, ok\nmodels that no route names are served under their own names\nnot compared with routes in force: ") || strings.Count(stdout, "\n") != 3 || stderr != "" {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
 

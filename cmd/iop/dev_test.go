@@ -59,7 +59,7 @@ func TestDevWithProvider(t *testing.T) {
 // TestDevWithRoutes: a file says what model names mean here too.
 func TestDevWithRoutes(t *testing.T) {
 	server := startSim(t)
-	path := writeFile(t, "iop.yaml", "routes:\n  - model: chat\n    aliases: [gpt-4o]\n    targets: [{model: sim-small}]\n")
+	path := writeFile(t, "iop.yaml", "advertised_models: refuse\nroutes:\n  - model: chat\n    aliases: [gpt-4o]\n    targets: [{model: sim-small}]\n")
 	_, ready := beginDev(t, "--provider", "mine="+server.URL(), "--config", path)
 	if !slices.Equal(ready.Models, []string{"chat", "gpt-4o"}) {
 		t.Errorf("models %q", ready.Models)

@@ -11,8 +11,9 @@ import (
 	"iop/gateway/admin"
 )
 
-// newViewCommand completes a command that shows a list which only the Edge knows.
-func newViewCommand[T any](cmd *cobra.Command, path, header string, rows func(*T) [][]string) *cobra.Command {
+// newViewCommand completes a command that shows a list which only the Edge knows. What is to follow the table is printed by
+// after.
+func newViewCommand[T any](cmd *cobra.Command, path, header string, rows func(*T) [][]string, after ...func(*cobra.Command, *operator) error) *cobra.Command {
 	var asJSON bool
 	o := bindOperator(cmd)
 	jsonFlag(cmd, &asJSON)
@@ -35,7 +36,15 @@ func newViewCommand[T any](cmd *cobra.Command, path, header string, rows func(*T
 		if len(table) == 0 {
 			sayEmpty(cmd, path)
 		}
-		return printTable(cmd.OutOrStdout(), header, table)
+		if err := printTable(cmd.OutOrStdout(), header, table); err != nil {
+			return err
+		}
+		for _, print := range after {
+			if err := print(cmd, o); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return cmd
 }
@@ -62,9 +71,20 @@ func newRoutesCommand() *cobra.Command {
 		Use:   "routes",
 		Short: "List the routes that clients can request and the targets that serve them",
 		Long: `List the routes that clients can request and the targets that serve them, with
-breaker, rest, load and weight of each target.`,
+breaker, rest, load and weight of each target. With a file of routes it also lists
+models that Nodes offer without a route, models that are served only through a
+route, and targets that no Node offers.`,
 		Example: "  iop routes\n  iop routes --json",
-	}, "/routes", "ROUTE POLICY WAITING GROUP NODE PROVIDER MODEL STATE LOAD WEIGHT LOADED", routeRows)
+	}, "/routes", "ROUTE POLICY WAITING GROUP NODE PROVIDER MODEL STATE LOAD WEIGHT LOADED", routeRows, showCoverage)
+}
+
+// showCoverage prints what the routes of the file miss of the fleet, and the fleet of them.
+func showCoverage(cmd *cobra.Command, o *operator) error {
+	var c admin.Configuration
+	if err := o.call(cmd.Context(), "GET", "/config", nil, &c); err != nil || c.Path == "" {
+		return err
+	}
+	return printCoverage(cmd.OutOrStdout(), c.AdvertisedModels, &c.Coverage)
 }
 
 // routeRows are a route's lines: one for each target, at least one for each group.

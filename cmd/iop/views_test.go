@@ -67,6 +67,9 @@ func TestRoutesTable(t *testing.T) {
 			{When: "full", Targets: []admin.Target{target, resting, open, half, gone}}, {When: "down", Targets: []admin.Target{}},
 		}},
 		{Name: "m", Policy: "least_busy", Advertised: true, Groups: []admin.Group{}},
+	}}, "/admin/v1/config": admin.Configuration{ConfigStatus: admin.ConfigStatus{Path: "iop.yaml"}, AdvertisedModels: "serve", Coverage: admin.Coverage{
+		Unrouted: []string{"m", "n\x1b"}, Reserved: []admin.ReservedModel{{Model: "big", Route: "chat", Limits: []string{"principals", "caps"}}},
+		Missing: []admin.MissingTarget{{Route: "chat", TargetSpec: admin.TargetSpec{Node: "gpu-*", Provider: "o", Model: "l"}, Similar: "l:latest"}},
 	}}})
 	shows(t, "routes", `
 ROUTE  POLICY      WAITING  GROUP         NODE   PROVIDER  MODEL  STATE                 LOAD  WEIGHT  LOADED
@@ -76,7 +79,14 @@ chat   weighted    2        1             gpu-1  vllm      big    breaker open, 
 chat   weighted    2        1             gpu-1  vllm      big    breaker half open     1/4   3       yes
 chat   weighted    2        1             gpu-1  vllm      big    out of service        1/4   3       yes
 chat   weighted    2        2, when down  -      -         -      no target             -     -       -
-m      least_busy  0        -             -      -         -      no target             -     -       -`)
+m      least_busy  0        -             -      -         -      no target             -     -       -
+served without a route:
+  m
+  n�
+served only through a route, which limits them:
+  big: chat (principals, caps)
+targets that no connected Node offers:
+  chat: l on gpu-* at o, but l:latest`)
 }
 
 func TestQueueTable(t *testing.T) {

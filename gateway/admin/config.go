@@ -22,11 +22,11 @@ func (a *api) document(w http.ResponseWriter, _ *http.Request) error {
 // configuration shows the routes in force and where they come from.
 func (a *api) configuration(*http.Request) (any, error) {
 	status, table := a.edge.Configuration()
-	return configurationOf(status, table), nil
+	return a.configurationOf(status, table), nil
 }
 
-func configurationOf(status ConfigStatus, table *route.Table) Configuration {
-	c := Configuration{ConfigStatus: status, AdvertisedModels: "refuse", Table: RouteConfigs(table)}
+func (a *api) configurationOf(status ConfigStatus, table *route.Table) Configuration {
+	c := Configuration{ConfigStatus: status, AdvertisedModels: "refuse", Table: RouteConfigs(table), Coverage: a.edge.Coverage(table)}
 	if table.ServesAdvertised() {
 		c.AdvertisedModels = "serve"
 	}
@@ -46,7 +46,7 @@ func (a *api) reloadConfig(r *http.Request) (any, error) {
 	}
 	status, table := a.edge.Configuration()
 	a.done(r, "reload config", "digest", status.Digest)
-	return configurationOf(status, table), nil
+	return a.configurationOf(status, table), nil
 }
 
 // checkConfig says what a file would do, and applies nothing.
@@ -64,7 +64,7 @@ func (a *api) checkConfig(r *http.Request) (any, error) {
 	}
 	_, inForce := a.edge.Configuration()
 	check := ConfigCheck{
-		Configuration: configurationOf(ConfigStatus{Digest: table.Digest(), Routes: len(table.Routes())}, table), Changes: []ConfigChange{},
+		Configuration: a.configurationOf(ConfigStatus{Digest: table.Digest(), Routes: len(table.Routes())}, table), Changes: []ConfigChange{},
 	}
 	for _, c := range route.Changes(inForce, table) {
 		check.Changes = append(check.Changes, ConfigChange(c))

@@ -22,7 +22,7 @@ func TestReload(t *testing.T) {
 	}
 	d.edge.file = goodConfig
 	d.must(&c, "POST", v1+"/config/reload", "")
-	if c.Path != "iop.yaml" || c.AdvertisedModels != "refuse" || len(c.Table) != 1 || c.Table[0].Name != "chat" || c.Digest == "" {
+	if c.Path != "iop.yaml" || c.AdvertisedModels != "serve" || len(c.Table) != 1 || c.Table[0].Name != "chat" || c.Digest == "" || len(c.Coverage.Missing) != 1 {
 		t.Errorf("with a file: %+v", c)
 	}
 	digest := c.Digest

@@ -169,6 +169,13 @@ func (e *fakeEdge) FlushUsage(context.Context) error {
 	return e.flushErr
 }
 
+func (e *fakeEdge) Coverage(*route.Table) admin.Coverage {
+	return admin.Coverage{
+		Unrouted: []string{"m"}, Reserved: []admin.ReservedModel{{Model: "n", Route: "chat", Limits: []string{"caps"}}},
+		Missing: []admin.MissingTarget{{Route: "chat", TargetSpec: admin.TargetSpec{Model: "n", Weight: 1}}},
+	}
+}
+
 func (e *fakeEdge) Configuration() (admin.ConfigStatus, *route.Table) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -104,6 +104,7 @@ type Configuration struct {
 	ConfigStatus
 	AdvertisedModels string        `json:"advertised_models"` // "serve", "refuse"
 	Table            []RouteConfig `json:"table"`             // with the defaults filled in
+	Coverage         Coverage      `json:"coverage"`
 }
 
 // ConfigCheck is the answer to POST /admin/v1/config/check.

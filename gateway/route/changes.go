@@ -65,6 +65,7 @@ func Changes(old, next *Table) []Change {
 	for _, name := range names(old, next) {
 		list = append(list, changesOf(name, old, next)...)
 	}
+	list = append(list, reservations(old, next)...)
 	slices.SortStableFunc(list, func(a, b Change) int {
 		if a.Opens != b.Opens {
 			if a.Opens {
@@ -110,22 +111,51 @@ func changesOf(name string, old, next *Table) []Change {
 	return list
 }
 
+// reservations lists the models that no route names and that were, or are now, reached only through a route.
+func reservations(old, next *Table) (list []Change) {
+	if old.advertised != next.advertised {
+		return nil // the rule for all of them says it
+	}
+	both := slices.Concat(old.Reserved(), next.Reserved())
+	slices.Sort(both)
+	for _, model := range slices.Compact(both) {
+		was, is := old.ReservedFor(model), next.ReservedFor(model)
+		switch {
+		case old.byName[model] != nil || next.byName[model] != nil: // changesOf has it
+		case is == nil:
+			list = append(list, Change{Route: model, Kind: AccessOpened, Opens: true,
+				Detail: "served to everyone where a Node advertises it, before only through the route " + was.Name})
+		case was == nil:
+			list = append(list, Change{Route: model, Kind: AccessLimited, Detail: next.reservation(is)})
+		}
+	}
+	return list
+}
+
+// reservation says why a model that no route names is not served under its own name.
+func (t *Table) reservation(r *Route) string {
+	return fmt.Sprintf("only through the route %s, which limits it (%s)", r.Name, strings.Join(t.Limits(r), ", "))
+}
+
 func addedOf(name string, old *Table, is *Route) Change {
 	c := Change{Route: name, Kind: RouteAdded, Detail: "new, for " + audience(is.Principals)}
 	if name != is.Name {
 		c.Detail = "new, an alias of " + is.Name + ", for " + audience(is.Principals)
 	}
-	c.Opens = !old.advertised // else everyone could use a model of this name already
+	c.Opens = !old.servesAdvertised(name) // else everyone could use a model of this name already
 	return c
 }
 
 func removedOf(name string, was *Route, next *Table) Change {
 	c := Change{Route: name, Kind: RouteRemoved, Detail: "gone"}
-	if !next.advertised {
+	if is := next.ReservedFor(name); is != nil {
+		c.Detail = "gone; a model of this name is reached " + next.reservation(is)
+	}
+	if !next.servesAdvertised(name) {
 		return c
 	}
 	c.Detail = "gone; a model of this name that a Node advertises is served to everyone"
-	c.Opens = len(was.Principals) > 0 || len(was.Parameters.Caps) > 0
+	c.Opens = len(was.limits(&Route{})) > 0
 	return c
 }
 

@@ -6,7 +6,8 @@ import (
 )
 
 func TestChanges(t *testing.T) {
-	const one = "routes: [{model: a, aliases: [x], principals: [alice, team-*], parameters: {caps: {max_tokens: 100}}, targets: [{model: m}]}]"
+	const served = "routes: [{model: a, principals: [alice, team-*], parameters: {caps: {max_tokens: 100}}, targets: [{model: m}]}]"
+	const one = "advertised_models: refuse\nroutes: [{model: a, aliases: [x], principals: [alice, team-*], parameters: {caps: {max_tokens: 100}}, targets: [{model: m}]}]"
 	for _, c := range []struct {
 		name, old, next string
 		want            []string // with a '!' before what opens something
@@ -28,14 +29,27 @@ func TestChanges(t *testing.T) {
 		{"targets", one, strings.Replace(one, "{model: m}", "{model: n}", 1), []string{"a: changed: targets"}},
 		{"more of it", one, strings.Replace(one, "model: a,", "model: a, policy: weighted, timeouts: {total: 1m}, queue_limit: 3, rename_model: true, retry: {attempts: 0},", 1),
 			[]string{"a: changed: policy, retry, timeouts, queue_limit, rename_model"}},
-		{"gone", one, "routes: [{model: b}]", []string{"!b: new, for everyone", "a: gone", "x: gone"}},
+		{"gone", one, "advertised_models: refuse\nroutes: [{model: b}]", []string{"!b: new, for everyone", "a: gone", "x: gone"}},
 		{"all gone", one, "routes: []", []string{
 			"!models that no route names are served from now on, to everyone",
 			"!a: gone; a model of this name that a Node advertises is served to everyone", "!x: gone; a model of this name that a Node advertises is served to everyone"}},
 		{"an alias gone", one, strings.Replace(one, "aliases: [x], ", "", 1), []string{"x: gone"}},
 		{"an alias of another route", one, strings.Replace(one, "aliases: [x], ", "", 1)[:len(one)-len("aliases: [x], ")-1] + ", {model: b, aliases: [x], targets: [{model: m}]}]",
 			[]string{"!b: new, for everyone", "!x: for everyone, before for alice, team-*", "!x: no cap of max_tokens, before 100", "x: it means the route b, before a"}},
-		{"from no file", "", one, []string{"models that no route names are refused from now on", "a: new, for alice, team-*", "x: new, an alias of a, for alice, team-*"}},
+		{"from no file to refusal", "", one, []string{"models that no route names are refused from now on", "a: new, for alice, team-*", "x: new, an alias of a, for alice, team-*"}},
+		{"from no file", "", served, []string{"a: new, for alice, team-*", "m: only through the route a, which limits it (principals, caps)"}},
+		{"a first route", "", "routes: [{model: a, targets: [{model: m}]}]", []string{"a: new, for everyone"}},
+		{"to the rule of old files", one, one[len("advertised_models: refuse\n"):], []string{"!models that no route names are served from now on, to everyone"}},
+		{"a restricted route gone", served, "routes: []", []string{
+			"!a: gone; a model of this name that a Node advertises is served to everyone", "!m: served to everyone where a Node advertises it, before only through the route a"}},
+		{"its target another", served, strings.Replace(served, "{model: m}", "{model: n}", 1), []string{
+			"!m: served to everyone where a Node advertises it, before only through the route a", "a: changed: targets", "n: only through the route a, which limits it (principals, caps)"}},
+		{"its limits gone", served, "routes: [{model: a, targets: [{model: m}]}]", []string{
+			"!a: for everyone, before for alice, team-*", "!a: no cap of max_tokens, before 100", "!m: served to everyone where a Node advertises it, before only through the route a"}},
+		{"a route opens its target's name", served, served[:len(served)-1] + ", {model: m}]", []string{"!m: new, for everyone"}},
+		{"and closes it", served[:len(served)-1] + ", {model: m}]", served, []string{"m: gone; a model of this name is reached only through the route a, which limits it (principals, caps)"}},
+		{"a route without limits goes", "routes: [{model: a, targets: [{model: m}]}]", "routes: []", []string{"a: gone; a model of this name that a Node advertises is served to everyone"}},
+		{"a route with a time limit goes", "routes: [{model: a, timeouts: {total: 1m}}]", "routes: []", []string{"!a: gone; a model of this name that a Node advertises is served to everyone"}},
 		{"defaults of advertised models", "routes: []", "routes: []\ndefaults: {queue_limit: 5}", []string{"models that no route names: changed: queue_limit"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

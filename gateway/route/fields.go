@@ -12,11 +12,10 @@ func (r *reader) table(root *yaml.Node) *Table {
 	t := Advertised()
 	r.names = make(map[string]*yaml.Node)
 	t.byName = make(map[string]*Route)
-	said := -1 // what advertised_models says
 	var routes *yaml.Node
 	base := t.base
 	r.object(root, "", []field{
-		{name: "advertised_models", read: func(n *yaml.Node, path string) { said = r.oneOf(n, path, []string{"serve", "refuse"}) }},
+		{name: "advertised_models", read: func(n *yaml.Node, path string) { t.advertised = r.oneOf(n, path, []string{"serve", "refuse"}) == 0 }},
 		{name: "defaults", read: func(n *yaml.Node, path string) { r.object(n, path, r.settings(&base)) }},
 		{name: "routes", read: func(n *yaml.Node, _ string) { routes = n }},
 	})
@@ -30,7 +29,7 @@ func (r *reader) table(root *yaml.Node) *Table {
 		base.Advertised = true
 	}
 	t.base = base
-	t.advertised = said == 0 || said < 0 && len(t.routes) == 0
+	t.reserve()
 	return t
 }
 

@@ -87,13 +87,13 @@ defaults:
 			t.Errorf("%+v, want\n%+v", r, want[i])
 		}
 	}
-	if len(table.Routes()) != 3 || table.ServesAdvertised() || table.Digest() == "" {
+	if len(table.Routes()) != 3 || !table.ServesAdvertised() || table.Digest() == "" {
 		t.Errorf("%d routes, advertised %t, digest %q", len(table.Routes()), table.ServesAdvertised(), table.Digest())
 	}
-	if s := table.String(); s != "3 routes with 5 names; models that no route names are refused" {
+	if s := table.String(); s != "3 routes with 5 names; models that no route names are served" {
 		t.Errorf("%s", s)
 	}
-	if r := table.Resolve("gpt-4o-mini"); r != table.Routes()[0] || table.Resolve("gpt-5") != nil {
+	if r := table.Resolve("gpt-4o-mini"); r != table.Routes()[0] || !table.Resolve("gpt-5").Advertised {
 		t.Errorf("resolved %+v", r)
 	}
 }

@@ -171,8 +171,10 @@ type Cap = openai.ParameterCap
 type Table struct {
 	routes     []*Route
 	byName     map[string]*Route // names and aliases
-	advertised bool              // models that no route names are routes of their own
+	advertised bool              // models that no route names are routes of their own, unless they are reserved
 	base       Route             // what such a route is, but for its name
+	selected   map[string]bool   // the models of all routes' targets
+	reserved   map[string]*Route // by sameModel: models of targets of routes with limits, see reserve
 	digest     string
 }
 
@@ -181,13 +183,14 @@ func Advertised() *Table {
 	return &Table{advertised: true, base: Route{Advertised: true, Retry: DefaultRetry}}
 }
 
-// Resolve returns the route of a model name, nil if it can't be one. For a model that no route names the Table can't
-// know whether a Node advertises it: admission does.
+// Resolve returns the route of a model name, nil if it can't be one: advertised models are refused, or this one is
+// reserved for a route with limits. For a model that no route names the Table can't know whether a Node advertises it:
+// admission does.
 func (t *Table) Resolve(model string) *Route {
 	if r := t.byName[model]; r != nil {
 		return r
 	}
-	if t.advertised {
+	if t.servesAdvertised(model) {
 		r := t.base
 		r.Name = model
 		return &r
@@ -207,7 +210,8 @@ func (t *Table) String() string {
 	return fmt.Sprintf("%d routes with %d names; models that no route names are %s", len(t.routes), len(t.byName), others)
 }
 
-// ServesAdvertised reports whether models that no route names are routes of their own.
+// ServesAdvertised reports whether models that no route names are routes of their own. Those that ReservedFor knows are
+// not.
 func (t *Table) ServesAdvertised() bool { return t.advertised }
 
 // Digest tells one file's content from another's, in short hexadecimal; empty for a Table that is of no file.
