@@ -355,6 +355,9 @@ func (p *planner) settleLength() *Error {
 
 // lengthValue is the length where the client gave none: the default, or else the cap.
 func (p *planner) lengthValue() ([]byte, *Error) {
+	if n := p.e.optionLength; p.op.Options && n > 0 { // the client's, in the other place
+		return appendNumber(nil, min(float64(n), p.length.max)), nil
+	}
 	if p.length.value == "" {
 		return appendNumber(nil, p.length.max), nil
 	}

@@ -76,7 +76,7 @@ func TestPlan(t *testing.T) {
 		{`{"options":{ },"x":1}`, OpOllamaChat, warm, cap100, `{"max_tokens":100,"options":{"temperature":0.2,"num_predict":100 },"x":1}`},
 		{`{"options":{"num_predict":900,"num_ctx":5}}`, OpOllamaChat, none, cap100, `{"max_tokens":100,"options":{"num_predict":100,"num_ctx":5}}`},
 		{`{"options":{"num_predict":-1}}`, OpOllamaChat, none, cap100, `{"max_tokens":100,"options":{"num_predict":100}}`},
-		{`{"options":{"num_predict":5,"temperature":2}}`, OpOllamaGenerate, none, both, `{"max_tokens":100,"options":{"num_predict":5,"temperature":1}}`},
+		{`{"options":{"num_predict":5,"temperature":2}}`, OpOllamaGenerate, none, both, `{"max_tokens":5,"options":{"num_predict":5,"temperature":1}}`},
 		{`{"options":{"num_ctx":5},"k":1}`, OpOllamaChat, []ParameterDefault{{"max_tokens", "7"}, {"keep_alive", `"5m"`}}, cap100,
 			`{"keep_alive":"5m","max_tokens":7,"options":{"num_predict":7,"num_ctx":5},"k":1}`},
 		{`{"options":{"num_predict":0}}`, OpOllamaChat, none, cap100, `{"max_tokens":100,"options":{"num_predict":100}}`},
@@ -84,7 +84,7 @@ func TestPlan(t *testing.T) {
 		{`{"num_predict":5,"max_tokens":5}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100},"num_predict":5,"max_tokens":5}`},
 		// llama.cpp has OpenAI's parameters on Ollama's path.
 		{`{"num_predict":500,"max_tokens":-1,"n_predict":9e9}`, OpOllamaChat, none, cap100, `{"options":{"num_predict":100},"num_predict":100,"max_tokens":100,"n_predict":100}`},
-		{`{"max_tokens":null,"options":{"num_predict":7}}`, OpOllamaGenerate, none, cap100, `{"max_tokens":100,"options":{"num_predict":7}}`},
+		{`{"max_tokens":null,"options":{"num_predict":7}}`, OpOllamaGenerate, none, cap100, `{"max_tokens":7,"options":{"num_predict":7}}`},
 		// And others may have options on OpenAI's.
 		{`{"max_tokens":5,"options":{"num_predict":0,"a":1}}`, OpChatCompletions, none, cap100, `{"max_tokens":5,"options":{"num_predict":100,"a":1}}`},
 		{`{"max_output_tokens":5,"options":{"num_predict":null}}`, OpResponses, none, cap100, `{"max_output_tokens":5,"options":{"num_predict":null}}`},
