@@ -124,7 +124,7 @@ const commandsHead = `# Commands
 
 Each command explains itself with ` + "`--help`" + `. The exit status is 0, 1 (it failed) or 2 (wrong use). A second Ctrl-C or SIGTERM
 ends a command at once. ` + "`--json`" + ` prints JSON for scripts. A setting with a name in brackets is an environment variable, too;
-[configuration.md](configuration.md) has all of them. Singular, plural and ` + "`list` are optional: `iop keys`, `iop key list` and `iop key`" + ` are
+[configuration.md](configuration.md) explains those of Edge and Node. Singular, plural and ` + "`list` are optional: `iop keys`, `iop key list` and `iop key`" + ` are
 one command, and so are ` + "`iop nodes` and `iop node list`; `iop token` is short for `iop join-token`" + `.
 
 ## The operator's flags
