@@ -58,7 +58,7 @@ func TestDescriptors(t *testing.T) {
 	s := newEdgeWith(t, descriptors)
 	address := strings.TrimPrefix(s.url, "http://")
 	// It is said at the start.
-	s.edge.line("few file descriptors", patience)
+	s.edge.line("file descriptor limit is low", patience)
 
 	t.Log("slow headers")
 	occupy(t, address, "POST /v1/chat/completions HTTP/1.1\r\nHost: edge\r\nX-Slow:", clients)

@@ -82,7 +82,7 @@ func TestEmptiedFileOpensNothing(t *testing.T) {
 		}
 	}
 	for _, empty := range []string{"\n", "# nothing\n", "{}\n"} {
-		refusedStart(t, s.file, empty, `say "routes: []"`)
+		refusedStart(t, s.file, empty, `write "routes: []"`)
 	}
 
 	writeRoutes(t, s.file, "routes: []\n")
@@ -125,7 +125,7 @@ func TestCheckConfigComparesWithTheEdge(t *testing.T) {
 	out := iop(t, nil, args...)
 	for _, want := range []string{
 		next + ": 1 route, ok\n", "in force at " + s.admin + ":\n",
-		"  OPENS big: for everyone, before for team\n", "  OPENS big: cap of max_tokens is 400, before 4\n", "        small: gone; a model of this name that a Node advertises is served to everyone\n",
+		"  OPENS big: for everyone, before for team\n", "  OPENS big: cap of max_tokens is 400, before 4\n", "        small: removed; a model with this name that a Node advertises is served to everyone\n",
 		"served only through a route, which limits them:\n  sim-small: big (caps)\n",
 	} {
 		if !strings.Contains(out, want) {

@@ -67,7 +67,7 @@ func TestStateFileUnderARunningEdge(t *testing.T) {
 // oneLineASecond floods the Edge with requests that it must refuse, and counts what it logs of the reason.
 func (s *stack) oneLineASecond(t *testing.T) {
 	t.Helper()
-	const word = "an API key could not be checked"
+	const word = "could not check an API key"
 	before, began := strings.Count(s.edge.text(), word), time.Now()
 	for range 100 {
 		s.post("/v1/chat/completions", chat("sim-small", "tokens=1", false))

@@ -29,13 +29,13 @@ func (x *exchange) overrun(run registry.Run, end *execution.Terminal, ticket *ad
 		x.believe(end)
 	}
 	t := *end
-	t.Outcome, t.Code, t.Detail = execution.Failed, execution.CodeProtocol, "the answer is longer than its content-length"
+	t.Outcome, t.Code, t.Detail = execution.Failed, execution.CodeProtocol, "the response is longer than its content-length"
 	report(ticket, t.Code)
 	return &verdict{terminal: t, problem: openai.ProviderFailed("")}
 }
 
 // fallsShort makes a completed exchange whose answer is shorter than it was declared to be a failure.
 func (v *verdict) fallsShort() {
-	v.terminal.Code, v.terminal.Detail = execution.CodeProviderTruncated, "the answer is shorter than its content-length"
+	v.terminal.Code, v.terminal.Detail = execution.CodeProviderTruncated, "the response is shorter than its content-length"
 	v.fail(openai.ProviderTruncated())
 }

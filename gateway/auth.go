@@ -31,7 +31,7 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 	}
 	var invalid *state.InvalidKeyError
 	if !errors.As(err, &invalid) {
-		s.log.Error("an API key could not be checked", "error", err)
+		s.log.Error("could not check an API key", "error", err)
 		return nil, openai.StateUnavailable(time.Second)
 	}
 	s.metrics.invalidKey(invalid.Reason)
@@ -39,7 +39,7 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 	if invalid.Reason == state.InvalidUnknown || invalid.Reason == state.InvalidMismatch {
 		// Only who fails is slowed down: behind a proxy or a NAT, one address is many callers.
 		if wait := s.guesses.failed(clientAddr(r)); wait > 0 {
-			return nil, openai.RateLimited(wait, "Too many requests with an unknown API key came from this address.")
+			return nil, openai.RateLimited(wait, "Too many requests with an unknown API key from this address.")
 		}
 	}
 	return nil, openai.InvalidAPIKey()
@@ -66,7 +66,7 @@ func bearer(h http.Header, fam openai.Family) (string, bool) {
 // to loopback.
 func (s *Server) checkLocal(r *http.Request) *openai.Error {
 	if err := s.crossOrigin.Check(r); err != nil {
-		return forbidden("Requests from web pages of another origin are refused.")
+		return forbidden("Cross-origin requests from web pages are refused.")
 	}
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -74,7 +74,7 @@ func (s *Server) checkLocal(r *http.Request) *openai.Error {
 	}
 	host = strings.Trim(host, "[]")
 	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return forbidden("Without keys, only the names of this machine itself may be used to reach it.")
+		return forbidden("An Edge without API keys only accepts requests for a local host name such as localhost.")
 	}
 	return nil
 }

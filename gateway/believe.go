@@ -83,7 +83,7 @@ func (x *exchange) believe(t *execution.Terminal) {
 	}
 	u.Estimated = true
 	x.s.metrics.implausible.Inc()
-	x.s.log.LogAttrs(x.r.Context(), slog.LevelWarn, "a Node reported an impossible usage",
+	x.s.log.LogAttrs(x.r.Context(), slog.LevelWarn, "a Node reported impossible usage",
 		slog.String("run_id", string(x.rec.id)), slog.String("node", string(x.ticket.Target.Node)),
 		slog.String("provider", string(x.ticket.Target.Provider)),
 		slog.Int64("input_tokens", claimed.Input), slog.Int64("output_tokens", claimed.Output),

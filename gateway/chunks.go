@@ -54,7 +54,7 @@ func (h *chunkHistogram) add(c *chunkTimes) {
 type chunkCollector struct{ routing *routing }
 
 var chunkDesc = prometheus.NewDesc("iop_inter_chunk_seconds",
-	"Time between two chunks of a stream, as they were passed on. What came together counts as one.", []string{"route"}, nil)
+	"Time between two chunks of a stream as they are passed on. Chunks that arrive together count as one.", []string{"route"}, nil)
 
 // Describe implements prometheus.Collector.
 func (c chunkCollector) Describe(ch chan<- *prometheus.Desc) { ch <- chunkDesc }

@@ -13,12 +13,12 @@ type admissionCollector struct{ s *Server }
 
 var (
 	targetLabels = []string{"node", "provider"}
-	capacityDesc = prometheus.NewDesc("iop_capacity", "Runs that a provider of a Node takes at once.", targetLabels, nil)
-	loadDesc     = prometheus.NewDesc("iop_capacity_in_use", "Runs that a provider of a Node has.", targetLabels, nil)
-	breakerDesc  = prometheus.NewDesc("iop_breakers", "Models of a provider of a Node whose circuit breaker is not closed, by its state (open, half_open).",
+	capacityDesc = prometheus.NewDesc("iop_capacity", "Capacity of a Node's provider, in concurrent runs.", targetLabels, nil)
+	loadDesc     = prometheus.NewDesc("iop_capacity_in_use", "Open runs at a Node's provider.", targetLabels, nil)
+	breakerDesc  = prometheus.NewDesc("iop_breakers", "Models of a Node's provider whose circuit breaker is not closed, by state (open, half_open).",
 		[]string{"node", "provider", "state"}, nil)
-	depthDesc   = prometheus.NewDesc("iop_queue_depth", "Requests that wait for a place, by route.", []string{"route"}, nil)
-	restingDesc = prometheus.NewDesc("iop_target_resting", "1 while a provider of a Node gets no runs because it said that it has no room.", targetLabels, nil)
+	depthDesc   = prometheus.NewDesc("iop_queue_depth", "Queued requests, by route.", []string{"route"}, nil)
+	restingDesc = prometheus.NewDesc("iop_target_resting", "1 while a Node's provider gets no runs because it reported that it is at capacity.", targetLabels, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -81,8 +81,8 @@ func (c admissionCollector) collectQueues(ch chan<- prometheus.Metric, queues []
 type tunnelCollector struct{ t *tunnel.Metrics }
 
 var (
-	refusalDesc = prometheus.NewDesc("iop_node_refusals_total", "Node connections that were refused, by code.", []string{"code"}, nil)
-	rttDesc     = prometheus.NewDesc("iop_heartbeat_round_trip_seconds", "Round trips of heartbeats.", nil, nil)
+	refusalDesc = prometheus.NewDesc("iop_node_refusals_total", "Refused Node connections, by code.", []string{"code"}, nil)
+	rttDesc     = prometheus.NewDesc("iop_heartbeat_round_trip_seconds", "Heartbeat round-trip time.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -147,7 +147,7 @@ func ollamaProvider(info *tunnel.NodeInfo, named execution.ProviderID) (executio
 		ollama := p.Engine == ollamaEngine || p.Engine == "" && p.Adapter == ollamaEngine
 		switch {
 		case p.ID == named && !ollama:
-			return "", &admin.CommandError{Status: http.StatusConflict, Code: "not_ollama", Param: "provider", Message: fmt.Sprintf("provider %q of this Node is no Ollama", named)}
+			return "", &admin.CommandError{Status: http.StatusConflict, Code: "not_ollama", Param: "provider", Message: fmt.Sprintf("provider %q of this Node is not Ollama", named)}
 		case p.ID == named:
 			return named, nil
 		case ollama:
@@ -158,9 +158,9 @@ func ollamaProvider(info *tunnel.NodeInfo, named execution.ProviderID) (executio
 	case named != "":
 		return "", &admin.CommandError{Status: http.StatusNotFound, Code: "provider_not_found", Param: "provider", Message: fmt.Sprintf("this Node has no provider %q", named)}
 	case len(found) == 0:
-		return "", &admin.CommandError{Status: http.StatusConflict, Code: "not_ollama", Message: "this Node has no provider that is an Ollama"}
+		return "", &admin.CommandError{Status: http.StatusConflict, Code: "not_ollama", Message: "this Node has no Ollama provider"}
 	case len(found) > 1:
-		return "", &admin.CommandError{Status: http.StatusBadRequest, Code: "provider_required", Param: "provider", Message: "this Node has several providers that are an Ollama, name one: " + strings.Join(found, ", ")}
+		return "", &admin.CommandError{Status: http.StatusBadRequest, Code: "provider_required", Param: "provider", Message: "this Node has several Ollama providers; name one of them: " + strings.Join(found, ", ")}
 	}
 	return execution.ProviderID(found[0]), nil
 }
@@ -189,7 +189,7 @@ func (b *ollamaBody) head() (status int, err error) {
 		if err := ollamaEnded(b.end); !errors.Is(err, io.EOF) {
 			return 0, err
 		}
-		return 0, commandFailed(errors.New("the Node ended the call without an answer"))
+		return 0, commandFailed(errors.New("the Node ended the call without a response"))
 	}
 }
 
@@ -226,7 +226,7 @@ func (b *ollamaBody) Read(p []byte) (int, error) {
 // Close ends the call at the Node, if it has not ended.
 func (b *ollamaBody) Close() error {
 	if b.end == nil {
-		b.run.Abandon(execution.CodeCancelledByOperator, "the operator does not wait any more")
+		b.run.Abandon(execution.CodeCancelledByOperator, "the operator stopped waiting")
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func (s *Server) openDoors() {
 		shares.Public.PerSource = s.cfg.ConnectionsPerSource
 	}
 	if shares.Public.Clients < s.cfg.QueueLimit {
-		s.log.Warn("few file descriptors: clients are refused before a queue is full", "descriptors", shares.Files,
+		s.log.Warn("the file descriptor limit is low: clients are refused before a queue is full", "descriptors", shares.Files,
 			"client_connections", shares.Public.Clients, "queue_limit", s.cfg.QueueLimit, "descriptors_wanted", conns.FilesFor(s.cfg.QueueLimit))
 	}
 	s.doors.public = conns.New("public", shares.Public, s.log)
@@ -90,14 +90,14 @@ func (s *Server) serveNode(w http.ResponseWriter, r *http.Request) {
 type doorCollector struct{ d *doors }
 
 var (
-	connsDesc = prometheus.NewDesc("iop_connections", "Connections, by listener and kind (fresh: no request yet, busy, idle, tunnel).",
+	connsDesc = prometheus.NewDesc("iop_connections", "Open connections, by listener and kind (fresh: no request yet, busy, idle, tunnel).",
 		[]string{"listener", "kind"}, nil)
-	connsLimitDesc = prometheus.NewDesc("iop_connections_limit", "Connections that there may be, by listener and kind (clients: busy and idle ones, tunnels).",
+	connsLimitDesc = prometheus.NewDesc("iop_connections_limit", "Connection limit, by listener and kind (clients: busy and idle ones, tunnels).",
 		[]string{"listener", "kind"}, nil)
 	connsRefusedDesc = prometheus.NewDesc("iop_connections_refused_total",
-		"Connections or their first requests that were refused, by listener and reason (clients, source, tunnels, fresh, descriptors).",
+		"Refused connections or first requests, by listener and reason (clients, source, tunnels, fresh, descriptors).",
 		[]string{"listener", "reason"}, nil)
-	connsEvictedDesc = prometheus.NewDesc("iop_connections_evicted_total", "Idle connections that were closed because others needed their places.",
+	connsEvictedDesc = prometheus.NewDesc("iop_connections_evicted_total", "Idle connections closed to make room for others.",
 		[]string{"listener"}, nil)
 )
 

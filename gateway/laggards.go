@@ -32,7 +32,7 @@ const (
 )
 
 // lagDetail is what the record of a client that was cut says.
-var lagDetail = fmt.Sprintf("the client took less than %d KiB in %s while others waited for its place", lagStep>>10, lagPatience)
+var lagDetail = fmt.Sprintf("the client read less than %d KiB in %s while others waited for capacity", lagStep>>10, lagPatience)
 
 // lag is since when a client has not taken a lagStep of an answer that waits for it.
 type lag struct {

@@ -128,7 +128,7 @@ func (x *exchange) reached(run registry.Run) bool {
 }
 
 // errTokenMode says that what was asked for exists in managed mode only.
-var errTokenMode = errors.New("the Edge runs in token mode, where it leases no credentials")
+var errTokenMode = errors.New("the Edge runs in token mode, which leases no credentials")
 
 // Identity implements admin.Edge.
 func (o operator) Identity() (identity.Status, bool) {

@@ -69,7 +69,7 @@ func (x *exchange) charge() *openai.Error {
 	hold, over, err := x.s.limits.Take(x.r.Context(), x.key, x.tokens)
 	switch {
 	case err != nil:
-		x.s.log.Error("the limits of a key could not be checked", "key", x.key.ID, "key_name", x.key.Name, "error", err)
+		x.s.log.Error("could not check the limits of a key", "key", x.key.ID, "key_name", x.key.Name, "error", err)
 		return openai.StateUnavailable(time.Second)
 	case over != nil:
 		return limitError(over)

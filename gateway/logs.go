@@ -160,7 +160,7 @@ func (l *LogWriter) report(dropped int) (untold int) {
 		return 0
 	}
 	line := time.Now().AppendFormat([]byte(`{"time":"`), "2006-01-02T15:04:05.000Z07:00")
-	line = append(line, `","level":"WARN","msg":"log lines were dropped: their reader is too slow, or gone","dropped":`...)
+	line = append(line, `","level":"WARN","msg":"log lines were dropped: their reader is too slow or gone","dropped":`...)
 	line = append(strconv.AppendInt(line, int64(dropped), 10), "}\n"...)
 	if l.put(line) > 0 {
 		return dropped

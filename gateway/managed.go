@@ -32,7 +32,7 @@ func (c *Config) checkManaged() error {
 	case c.Mode != ModeToken && c.Mode != ModeManaged:
 		return fmt.Errorf("gateway: Mode must be %q or %q, not %q", ModeToken, ModeManaged, c.Mode)
 	case c.Mode == ModeToken && (c.TunnelListen != "" || c.Identity != nil || c.SigningKeyLife != 0):
-		return errors.New("gateway: TunnelListen, Identity and SigningKeyLife are for managed mode")
+		return errors.New("gateway: TunnelListen, Identity and SigningKeyLife require managed mode")
 	case c.Mode == ModeToken:
 		return nil
 	case c.TunnelListen == "":
@@ -45,7 +45,7 @@ func (c *Config) checkManaged() error {
 	case id.Role() != identity.RoleEdge:
 		return fmt.Errorf("gateway: the identity %q is not an Edge's", id)
 	case c.EdgeID != "" && c.EdgeID != id.Name():
-		return fmt.Errorf("gateway: EdgeID is %q, and the certificate is the one of %q", c.EdgeID, id.Name())
+		return fmt.Errorf("gateway: EdgeID is %q, but the certificate is for %q", c.EdgeID, id.Name())
 	case c.SigningKeyLife != 0 && c.SigningKeyLife < lease.PublishAhead:
 		return fmt.Errorf("gateway: SigningKeyLife must be at least %s", lease.PublishAhead)
 	}
@@ -102,11 +102,11 @@ func (s *Server) tunnelServer() *http.Server {
 func (s *Server) peerRefused(err error) {
 	refused, ok := errors.AsType[*identity.RefusedError](err)
 	if !ok {
-		s.log.Warn("a tunnel's handshake failed", "error", err)
+		s.log.Warn("tunnel handshake failed", "error", err)
 		return
 	}
 	s.metrics.peers.WithLabelValues(refused.Reason.String()).Inc()
-	s.log.Warn("a tunnel's peer was refused", "reason", refused.Reason.String(), "error", err)
+	s.log.Warn("tunnel peer refused", "reason", refused.Reason.String(), "error", err)
 }
 
 // serveTunnel is the handler of the tunnel's own listener.
@@ -123,7 +123,7 @@ func (s *Server) serveTunnel(w http.ResponseWriter, r *http.Request) {
 // noTunnelHere is the public listener's answer to Nodes in managed mode.
 func noTunnelHere() *openai.Error {
 	e := openai.UnknownPath(tunnelPath)
-	e.Message = "This Edge runs in managed mode: Nodes connect to its tunnel listener, with a certificate. Join tokens are not taken."
+	e.Message = "This Edge runs in managed mode: Nodes connect to its tunnel listener with a certificate. Join tokens are not accepted."
 	return e
 }
 
@@ -135,7 +135,7 @@ func (s *Server) keepTrust() {
 	for {
 		changed := s.cfg.Identity.Changed() // before the look, so that no change falls between
 		if _, err := s.reg.Verify(s.background); err != nil && s.background.Err() == nil {
-			s.log.Error("it can't be found out whether Nodes are still trusted; they get no leases", "error", err)
+			s.log.Error("can't check whether Nodes are still trusted; they get no leases", "error", err)
 		}
 		if now := s.cfg.Identity.Status(); now.Serial != own && now.Serial != "" {
 			own = now.Serial
@@ -153,7 +153,7 @@ func (s *Server) keepTrust() {
 // renewSessions asks every Node for a new session after the Edge's certificate has changed: the old one ends, and Nodes
 // close their sessions with it. Runs finish where they are.
 func (s *Server) renewSessions() {
-	s.reg.Renew("the Edge has another certificate", func() bool {
+	s.reg.Renew("the Edge uses a new certificate", func() bool {
 		pause := time.NewTimer(rand.N(renewPause)) // not all at once
 		defer pause.Stop()
 		select {

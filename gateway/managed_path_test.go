@@ -40,7 +40,7 @@ func TestManagedConfigIsChecked(t *testing.T) {
 		"bad address":          {func(c *gateway.Config) { c.TunnelListen = "nowhere" }, "tunnel"},
 		"an identity in token": {func(c *gateway.Config) { c.Mode = "" }, "managed mode"},
 		"a tunnel in token":    {func(c *gateway.Config) { c.Mode, c.Identity = gateway.ModeToken, nil }, "managed mode"},
-		"slots in token mode":  {func(c *gateway.Config) { c.Mode, c.Identity, c.TunnelListen, c.Config = "", nil, "", slotsOnDisk(t) }, "needs managed mode"},
+		"slots in token mode":  {func(c *gateway.Config) { c.Mode, c.Identity, c.TunnelListen, c.Config = "", nil, "", slotsOnDisk(t) }, "requires managed mode"},
 	})
 	s, err := gateway.New(good)
 	must(t, err)

@@ -537,7 +537,7 @@ func TestManagedModeTakesNoJoinTokens(t *testing.T) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	must(t, err)
-	if resp.StatusCode != http.StatusUnauthorized || !strings.Contains(string(body), "join tokens are not taken") {
+	if resp.StatusCode != http.StatusUnauthorized || !strings.Contains(string(body), "join tokens are not accepted") {
 		t.Errorf("the tunnel says %d %s", resp.StatusCode, body)
 	}
 }

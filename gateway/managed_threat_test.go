@@ -309,7 +309,7 @@ func TestThreat25NodeClaimsAnotherName(t *testing.T) {
 	m := newManaged(t, slotFile)
 	n := &leasedNode{name: "n1"}
 	m.dial(n, "n2")
-	m.refusedWith(n, `the certificate is the one of node "n2", not of "n1"`)
+	m.refusedWith(n, `the certificate is for node "n2", not "n1"`)
 }
 
 // TestThreat26ValidButNotListed: the trust domain's certificate is not enough: the list must have the Node, and an Edge is no
@@ -392,7 +392,7 @@ func TestThreat30TrustEndsWhileTheTunnelLives(t *testing.T) {
 	must(t, m.src.Set(chain, key, other.bundle)) // the old authority has left
 	m.eventually("n1 is offline", func() bool { return m.nodeState("n1") == "offline" })
 	m.eventually("the Node knows", func() bool { return n.node.supervisor.Status().State != tunnel.StateOnline })
-	if !strings.Contains(m.logs.String(), "trusted no longer") {
+	if !strings.Contains(m.logs.String(), "no longer trusted") {
 		t.Error("the log does not say so")
 	}
 }

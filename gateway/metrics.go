@@ -59,49 +59,49 @@ func newMetrics(s *Server) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry()}
 	m.accepted = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "iop_requests_accepted_total",
-		Help: "Requests that became runs. When none is under way it equals the sum of iop_requests_total.",
+		Help: "Requests that became runs. With no run in flight it equals the sum of iop_requests_total.",
 	})
 	m.requests = counterVec("iop_requests_total",
-		"Runs that have ended, by route, operation and outcome (completed, failed, cancelled, rejected).",
+		"Ended runs, by route, operation and outcome (completed, failed, cancelled, rejected).",
 		"route", "gen_ai_operation_name", "outcome")
 	m.refused = counterVec("iop_requests_refused_total",
-		"Requests that never became runs, by operation and the code of the error.", "gen_ai_operation_name", "error_type")
+		"Requests that never became runs, by operation and error code.", "gen_ai_operation_name", "error_type")
 	m.failures = counterVec("iop_run_errors_total", "Runs that did not complete, by route and code.", "route", "error_type")
 	m.firsts = prometheus.NewHistogramVec(histogramOpts("iop_time_to_first_token_seconds",
-		"From a request's arrival to the first byte of its answer.", waitBuckets), []string{"route"})
+		"Time from a request's arrival to the first byte of its response.", waitBuckets), []string{"route"})
 	m.duration = prometheus.NewHistogramVec(histogramOpts("iop_request_duration_seconds",
-		"From a request's arrival to the end of its run.", totalBuckets), []string{"route"})
+		"Time from a request's arrival to the end of its run.", totalBuckets), []string{"route"})
 	m.queued = prometheus.NewHistogram(histogramOpts("iop_queue_wait_seconds",
-		"How long requests that had to wait for a place waited.", waitBuckets))
+		"Queueing time of requests that had to wait.", waitBuckets))
 	m.tokens = counterVec("iop_tokens_total",
-		"Tokens, as providers reported them or, where they did not, as they were estimated. cached is part of input, reasoning part of output.", "route", "gen_ai_token_type")
+		"Tokens reported by providers, or estimated if they reported none. cached is part of input, reasoning is part of output.", "route", "gen_ai_token_type")
 	m.bytes = counterVec("iop_body_bytes_total",
-		"Bytes of bodies, from clients (request) and to them (response).", "direction")
+		"Body bytes from clients (request) and to clients (response).", "direction")
 	m.responseBytes = m.bytes.WithLabelValues("response")
-	retries := counterVec("iop_retries_total", "Runs that were dispatched again on another target, by the code of the failure.", "error_type")
+	retries := counterVec("iop_retries_total", "Runs retried on another target, by failure code.", "error_type")
 	for c := execution.CodeCapacity; c <= execution.CodeInternal; c++ {
 		m.retries[c] = retries.WithLabelValues(c.String())
 	}
 	m.keys = counterVec("iop_invalid_keys_total",
-		"Requests with an API key that was refused, by reason (malformed, unknown, mismatch, expired, revoked).", "reason")
+		"Requests with a refused API key, by reason (malformed, unknown, mismatch, expired, revoked).", "reason")
 	m.implausible = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "iop_usage_implausible_total",
-		Help: "Runs of which a Node reported more tokens than is possible, or fewer than none: they were booked as the most possible, as estimated.",
+		Help: "Runs for which a Node reported an impossible number of tokens. They count as the highest possible number, marked as estimated.",
 	})
 	m.panics = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "iop_panics_total",
-		Help: "Requests that met a fault of the Edge itself.",
+		Help: "Requests that failed because of an internal error of the Edge.",
 	})
 	m.laggards = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "iop_slow_clients_cut_total",
-		Help: "Runs that were cancelled because their client hardly took anything while others waited for the place.",
+		Help: "Runs cancelled because their client hardly read anything while others waited for capacity.",
 	})
 	m.registry.MustRegister(m.accepted, m.requests, m.refused, m.failures, m.firsts, m.duration, m.queued, m.tokens, m.bytes,
 		retries, m.keys, m.panics, m.laggards, m.implausible,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		admissionCollector{s}, tunnelCollector{t: s.acceptor.Metrics()}, chunkCollector{&s.routing}, doorCollector{&s.doors})
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "iop_build_info", Help: "1, with the version that \"iop version\" prints and the release of Go that built it.",
+		Name: "iop_build_info", Help: "Always 1, labelled with the version that \"iop version\" prints and the Go version that built it.",
 		ConstLabels: prometheus.Labels{"version": s.cfg.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 }))
 	m.gauges(s)
@@ -122,32 +122,32 @@ func (m *metrics) gauges(s *Server) {
 	counter := func(name, help string, f func() float64) {
 		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
 	}
-	gauge("iop_runs_in_flight", "Runs between their arrival and their end, queued ones too.", func() float64 { return float64(s.runs.live.Load()) })
-	gauge("iop_queued", "Runs that wait for a place.", func() float64 { _, n := s.adm.Counts(); return float64(n) })
-	gauge("iop_places_taken", "Capacity places taken on all Nodes.", func() float64 { n, _ := s.adm.Counts(); return float64(n) })
-	gauge("iop_sessions", "Node sessions.", func() float64 { return float64(t.Sessions.Load()) })
+	gauge("iop_runs_in_flight", "Runs in flight, including queued ones.", func() float64 { return float64(s.runs.live.Load()) })
+	gauge("iop_queued", "Queued runs.", func() float64 { _, n := s.adm.Counts(); return float64(n) })
+	gauge("iop_places_taken", "Capacity in use on all Nodes.", func() float64 { n, _ := s.adm.Counts(); return float64(n) })
+	gauge("iop_sessions", "Open Node sessions.", func() float64 { return float64(t.Sessions.Load()) })
 	gauge("iop_nodes_online", "Nodes that can get runs.", func() float64 { return float64(s.reg.Counts().Online) })
 	gauge("iop_streams", "Runs open in Node sessions.", func() float64 { return float64(t.Streams.Load()) })
 	gauge("iop_body_budget_bytes", "Bytes of request bodies in memory.", func() float64 { return float64(s.bodies.used.Load()) })
-	gauge("iop_body_budget_limit_bytes", "Bytes of request bodies that may be in memory.", func() float64 { return float64(s.bodies.limit) })
-	counter("iop_credit_stalls_total", "Times that a run had bytes to send and no credit.", func() float64 { return float64(t.CreditStalls.Load()) })
-	counter("iop_session_stalls_total", "Times that a session had bytes to send and no credit.", func() float64 { return float64(t.SessionStalls.Load()) })
-	counter("iop_heartbeat_timeouts_total", "Sessions that ended because the Node stayed silent.", func() float64 { return float64(t.HeartbeatTimeouts.Load()) })
-	counter("iop_protocol_errors_total", "Sessions that ended because a frame broke the contract.", func() float64 { return float64(t.ProtocolErrors.Load()) })
-	counter("iop_stream_errors_total", "Runs that ended because a frame broke the contract.", func() float64 { return float64(t.StreamErrors.Load()) })
+	gauge("iop_body_budget_limit_bytes", "Memory limit for request bodies, in bytes.", func() float64 { return float64(s.bodies.limit) })
+	counter("iop_credit_stalls_total", "Times a run had bytes to send but no flow-control credit.", func() float64 { return float64(t.CreditStalls.Load()) })
+	counter("iop_session_stalls_total", "Times a session had bytes to send but no flow-control credit.", func() float64 { return float64(t.SessionStalls.Load()) })
+	counter("iop_heartbeat_timeouts_total", "Sessions ended because the Node stopped responding.", func() float64 { return float64(t.HeartbeatTimeouts.Load()) })
+	counter("iop_protocol_errors_total", "Sessions ended because a frame violated the protocol.", func() float64 { return float64(t.ProtocolErrors.Load()) })
+	counter("iop_stream_errors_total", "Runs ended because a frame violated the protocol.", func() float64 { return float64(t.StreamErrors.Load()) })
 	counter("iop_lost_runs_total", "Runs that a Node no longer knew.", func() float64 { return float64(t.LostRuns.Load()) })
-	counter("iop_cancel_timeouts_total", "Cancels that a Node did not answer in time.", func() float64 { return float64(t.CancelTimeouts.Load()) })
-	counter("iop_frames_dropped_total", "Frames for runs that had ended.", func() float64 { return float64(t.FramesDropped.Load()) })
-	counter("iop_node_flaps_total", "Nodes that were refused because two processes used one name.", func() float64 { return float64(s.reg.Counts().Flapped) })
-	counter("iop_node_reconnects_total", "Sessions of Node processes that had one before.", func() float64 { return float64(t.Reconnects.Load()) })
-	counter("iop_node_supersessions_total", "Sessions that ended because a newer one of the Node took over.", func() float64 { return float64(t.Supersessions.Load()) })
-	counter("iop_generations_total", "Generations given to Nodes.", func() float64 {
+	counter("iop_cancel_timeouts_total", "Cancel requests that a Node did not acknowledge in time.", func() float64 { return float64(t.CancelTimeouts.Load()) })
+	counter("iop_frames_dropped_total", "Frames received for runs that had already ended.", func() float64 { return float64(t.FramesDropped.Load()) })
+	counter("iop_node_flaps_total", "Nodes refused because two processes used the same name.", func() float64 { return float64(s.reg.Counts().Flapped) })
+	counter("iop_node_reconnects_total", "Reconnections of Node processes.", func() float64 { return float64(t.Reconnects.Load()) })
+	counter("iop_node_supersessions_total", "Sessions ended because a newer session of the Node took over.", func() float64 { return float64(t.Supersessions.Load()) })
+	counter("iop_generations_total", "Generations assigned to Nodes.", func() float64 {
 		return float64(t.NewNodes.Load() + t.Reconnects.Load() + t.Replacements.Load())
 	})
 	counter("iop_tunnel_frames_sent_total", "Frames sent to Nodes.", func() float64 { return float64(t.FramesSent.Load()) })
 	counter("iop_tunnel_frames_received_total", "Frames received from Nodes.", func() float64 { return float64(t.FramesReceived.Load()) })
-	counter("iop_tunnel_bytes_sent_total", "Bytes of tunnel messages sent to Nodes.", func() float64 { return float64(t.BytesSent.Load()) })
-	counter("iop_tunnel_bytes_received_total", "Bytes of tunnel messages received from Nodes.", func() float64 { return float64(t.BytesReceived.Load()) })
+	counter("iop_tunnel_bytes_sent_total", "Tunnel message bytes sent to Nodes.", func() float64 { return float64(t.BytesSent.Load()) })
+	counter("iop_tunnel_bytes_received_total", "Tunnel message bytes received from Nodes.", func() float64 { return float64(t.BytesReceived.Load()) })
 }
 
 // ended notes a run that has ended.
@@ -193,12 +193,12 @@ func (m *metrics) decisions(s *Server) {
 			func() float64 { return float64(n.Load()) }))
 	}
 	c := s.adm.Counters()
-	const transitions = "Times that a target's circuit breaker turned, by what it became."
+	const transitions = "State changes of circuit breakers, by new state."
 	counter("iop_breaker_transitions_total", transitions, prometheus.Labels{"to": "open"}, &c.BreakerOpened)
 	counter("iop_breaker_transitions_total", transitions, prometheus.Labels{"to": "closed"}, &c.BreakerClosed)
-	counter("iop_target_refusals_total", "Runs that a target had no room for.", nil, &c.Refusals)
-	counter("iop_target_failures_total", "Runs that failed by a fault of the target.", nil, &c.Failures)
-	const affinity = "Requests with an affinity that found room at once: hit, where their prefix ran before; yield, it did and is too busy; miss."
+	counter("iop_target_refusals_total", "Runs refused by a target that was at capacity.", nil, &c.Refusals)
+	counter("iop_target_failures_total", "Runs that failed because of the target.", nil, &c.Failures)
+	const affinity = "Requests with an affinity that did not have to queue: hit (sent to where their prefix ran before), yield (that target was too busy), miss."
 	counter("iop_affinity_total", affinity, prometheus.Labels{"result": "hit"}, &c.AffinityHits)
 	counter("iop_affinity_total", affinity, prometheus.Labels{"result": "miss"}, &c.AffinityMisses)
 	counter("iop_affinity_total", affinity, prometheus.Labels{"result": "yield"}, &c.AffinityYields)
@@ -206,11 +206,11 @@ func (m *metrics) decisions(s *Server) {
 		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help},
 			func() float64 { return float64(f(s.meter.Stats())) }))
 	}
-	books("iop_usage_written_total", "Records of runs that the state has.", func(st meter.Stats) int64 { return st.Written })
-	books("iop_usage_dropped_total", "Records of runs that were lost because the state did not take them.", func(st meter.Stats) int64 { return st.Dropped })
-	books("iop_usage_failures_total", "Writes of records that failed, and are tried again.", func(st meter.Stats) int64 { return st.Failures })
+	books("iop_usage_written_total", "Run records written to the state.", func(st meter.Stats) int64 { return st.Written })
+	books("iop_usage_dropped_total", "Run records lost because they could not be written.", func(st meter.Stats) int64 { return st.Dropped })
+	books("iop_usage_failures_total", "Failed writes of run records, which are retried.", func(st meter.Stats) int64 { return st.Failures })
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "iop_usage_pending", Help: "Records of runs that wait to be written.",
+		Name: "iop_usage_pending", Help: "Run records waiting to be written.",
 	}, func() float64 { return float64(s.meter.Stats().Pending) }))
 }
 
@@ -218,7 +218,7 @@ func (m *metrics) decisions(s *Server) {
 func (m *metrics) state(s *Server) {
 	for _, f := range state.Faults() {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "iop_state_fault", Help: "1 while the state's files have that fault (deleted, replaced, damaged, unreachable, pepper).",
+			Name: "iop_state_fault", Help: "1 while the state's files have this fault (deleted, replaced, damaged, unreachable, pepper).",
 			ConstLabels: prometheus.Labels{"fault": f.String()},
 		}, func() float64 {
 			if now := s.cfg.Store.Fault(); now != nil && now.Fault == f {
@@ -229,12 +229,12 @@ func (m *metrics) state(s *Server) {
 	}
 	for _, f := range state.Failures() {
 		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "iop_state_failures_total", Help: "Accesses to the state that failed, by reason (fault, busy, full, readonly, io, damaged).",
+			Name: "iop_state_failures_total", Help: "Failed state accesses, by reason (fault, busy, full, readonly, io, damaged).",
 			ConstLabels: prometheus.Labels{"reason": f.String()},
 		}, func() float64 { return float64(s.cfg.Store.Failed(f)) }))
 	}
 	took := prometheus.NewHistogramVec(histogramOpts("iop_state_seconds",
-		"How long accesses to the state took, by kind (read, write). A key in the cache needs none.",
+		"Duration of state accesses, by kind (read, write). Cached keys need none.",
 		[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}), []string{"kind"})
 	m.registry.MustRegister(took)
 	read, write := took.WithLabelValues("read"), took.WithLabelValues("write")

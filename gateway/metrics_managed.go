@@ -12,7 +12,7 @@ import (
 
 // managed registers what exists in managed mode only.
 func (m *metrics) managed(s *Server) {
-	m.peers = counterVec("iop_peer_refusals_total", "Peers whose certificate was refused in the tunnel's handshake, by reason.", "reason")
+	m.peers = counterVec("iop_peer_refusals_total", "Peers whose certificate was refused in the tunnel handshake, by reason.", "reason")
 	for _, reason := range identity.Reasons() {
 		m.peers.WithLabelValues(reason.String())
 	}
@@ -21,11 +21,11 @@ func (m *metrics) managed(s *Server) {
 		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help},
 			func() float64 { return float64(f(s.cfg.Store.AuditLeaseStats())) }))
 	}
-	audit("iop_audit_written_total", "Entries about leases that the audit has.", func(st state.AuditLeaseStats) int64 { return st.Written })
-	audit("iop_audit_refused_total", "Entries about leases that found no room; the leases were not issued.", func(st state.AuditLeaseStats) int64 { return st.Refused })
-	audit("iop_audit_failures_total", "Writes of entries about leases that failed, and are tried again.", func(st state.AuditLeaseStats) int64 { return st.Failures })
+	audit("iop_audit_written_total", "Lease entries written to the audit.", func(st state.AuditLeaseStats) int64 { return st.Written })
+	audit("iop_audit_refused_total", "Lease entries that could not be queued; their leases were not issued.", func(st state.AuditLeaseStats) int64 { return st.Refused })
+	audit("iop_audit_failures_total", "Failed writes of lease entries, which are retried.", func(st state.AuditLeaseStats) int64 { return st.Failures })
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "iop_audit_pending", Help: "Entries about leases that wait to be written.",
+		Name: "iop_audit_pending", Help: "Lease entries waiting to be written.",
 	}, func() float64 { return float64(s.cfg.Store.AuditLeaseStats().Pending) }))
 }
 
@@ -33,8 +33,8 @@ func (m *metrics) managed(s *Server) {
 type leaseCollector struct{ i *credential.Issuer }
 
 var (
-	leasesDesc        = prometheus.NewDesc("iop_leases_issued_total", "Credential leases that were issued.", nil, nil)
-	leaseRefusalsDesc = prometheus.NewDesc("iop_leases_refused_total", "Runs that got no credential lease, or whose Node refused it, by reason.", []string{"reason"}, nil)
+	leasesDesc        = prometheus.NewDesc("iop_leases_issued_total", "Credential leases issued.", nil, nil)
+	leaseRefusalsDesc = prometheus.NewDesc("iop_leases_refused_total", "Runs that got no credential lease or whose Node refused it, by reason.", []string{"reason"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -55,8 +55,8 @@ func (c leaseCollector) Collect(ch chan<- prometheus.Metric) {
 type identityCollector struct{ src identity.Source }
 
 var (
-	expiryDesc = prometheus.NewDesc("iop_identity_expiry_seconds", "Until the Edge's own certificate ends; negative since then.", nil, nil)
-	loadsDesc  = prometheus.NewDesc("iop_identity_loads_total", "Identities that were offered to the Edge, by what became of them (taken, refused).", []string{"result"}, nil)
+	expiryDesc = prometheus.NewDesc("iop_identity_expiry_seconds", "Time until the Edge's own certificate expires; negative once it has.", nil, nil)
+	loadsDesc  = prometheus.NewDesc("iop_identity_loads_total", "Identities offered to the Edge, by result (taken, refused).", []string{"result"}, nil)
 )
 
 // Describe implements prometheus.Collector.

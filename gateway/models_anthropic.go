@@ -41,7 +41,7 @@ func anthropicModels(all []openai.Model, query url.Values) ([]byte, *openai.Erro
 	}
 	after, before := query.Get("after_id"), query.Get("before_id")
 	if after != "" && before != "" {
-		return nil, openai.InvalidRequest("before_id", "after_id and before_id exclude each other")
+		return nil, openai.InvalidRequest("before_id", "after_id and before_id can't be combined")
 	}
 	// A model that has gone since is a border all the same: where it stood.
 	place := func(id string) (int, bool) {

@@ -46,8 +46,8 @@ type normalized struct {
 
 // Faults of a normalized run's events, beside those that tunnel finds.
 var (
-	errWholeTooLarge = errors.New("the answer is larger than may be gathered")
-	errGatherBudget  = errors.New("no room to gather the answer")
+	errWholeTooLarge = errors.New("the response is too large to be buffered")
+	errGatherBudget  = errors.New("no memory to buffer the response")
 )
 
 // renderError says that the client's protocol can't carry the answer any further, and why.
@@ -63,7 +63,7 @@ func (e *parseError) Error() string { return e.told.Error() }
 // hereError says that the request is answered without a Node, and how.
 type hereError struct{ body []byte }
 
-func (*hereError) Error() string { return "the request asks for nothing to be run" }
+func (*hereError) Error() string { return "the request contains nothing to run" }
 
 // normalize makes x.norm, the input of a normalized run. What it holds counts against the body budget: while it is
 // made, what was parsed and what is made of it.

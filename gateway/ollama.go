@@ -212,7 +212,7 @@ func (s *Server) ollamaShow(w http.ResponseWriter, r *http.Request, key *state.K
 	bodyWithin(w, r, operatorBody)
 	var ask struct{ Model, Name string }
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxShowBody)).Decode(&ask); err != nil {
-		return nil, openai.InvalidRequest("", "the request body must be a JSON object that names a model")
+		return nil, openai.InvalidRequest("", "the request body must be a JSON object with a model")
 	}
 	name := ask.Model
 	if name == "" {

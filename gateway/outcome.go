@@ -39,7 +39,7 @@ func problemOf(t execution.Terminal) *openai.Error {
 	case execution.CodeClientGone: // it was cut, and can still be told
 		return &openai.Error{
 			Status: statusCancelled, Type: "invalid_request_error", Code: "run_cancelled", NoRetry: true,
-			Message: "The run was cancelled: its answer was taken too slowly while others waited for the model.",
+			Message: "The run was cancelled because the client read the response too slowly while others waited for the model.",
 		}
 	case execution.CodeDrainDeadline, execution.CodeShutdown:
 		return openai.Interrupted(time.Second)

@@ -149,7 +149,7 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	if err := s.cfg.Store.Ping(ctx); err != nil {
 		s.log.Warn("not ready", "error", err)
-		reason := "the state does not answer"
+		reason := "the state does not respond"
 		if fault, ok := errors.AsType[*state.FaultError](err); ok {
 			reason = fault.Public()
 		}
@@ -274,7 +274,7 @@ func (x *exchange) look() (e *openai.Error) {
 }
 
 func loopError() *openai.Error {
-	e := openai.InvalidRequest("", "This request has passed this gateway before: one of its providers leads back to it.")
+	e := openai.InvalidRequest("", "This request has already passed through this gateway: one of its providers points back to it.")
 	e.Code = "request_loop"
 	return e
 }

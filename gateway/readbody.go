@@ -26,10 +26,10 @@ const (
 var growth = [...]int64{firstBuffer, 1 << 20}
 
 // errTooSlow says that a body comes too slowly for the room that it takes from others.
-var errTooSlow = errors.New("the request body comes too slowly")
+var errTooSlow = errors.New("the request body arrives too slowly")
 
 // errNoRoom says that the budget had no room for a body in time.
-var errNoRoom = errors.New("no room for the request body")
+var errNoRoom = errors.New("no memory for the request body")
 
 // readBody reads the whole body, within the limits of one request and of all together. held is what it took of the
 // budget, for the caller to give back when the body is no longer needed, also after an error.
@@ -60,7 +60,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, share *keyShar
 	if e, ok := errors.AsType[*openai.Error](err); ok {
 		return nil, held, e
 	}
-	return nil, held, openai.InvalidRequest("", "The request body ended early, or came too slowly: each half minute must bring 32 KiB of it, and a sixteenth of its length while others wait.")
+	return nil, held, openai.InvalidRequest("", "The request body ended early or arrived too slowly. At least 32 KiB must arrive every 30 seconds, and a sixteenth of its length while others wait.")
 }
 
 // readWhole reads a body of a declared length into a buffer of that size, once there is room for it.

@@ -388,11 +388,11 @@ func (x *exchange) finish(a *answer, end *execution.Terminal, run registry.Run, 
 	case a.status >= 300:
 		return x.refused(a, *end, ticket)
 	case a.bare && len(a.buf) > 0:
-		v.fail(openai.ProviderFailed("The model's provider answered with a status that allows no body, and with a body."))
+		v.fail(openai.ProviderFailed("The model's provider sent a body with a status that allows none."))
 	case a.declares() && a.came < a.length:
 		v.fallsShort()
 	case a.gather && x.reply.status != 0:
-		v.fail(openai.ProviderFailed("The model's provider answered with no event stream."))
+		v.fail(openai.ProviderFailed("The model's provider did not answer with an event stream."))
 	case a.gather:
 		a.length = int64(len(a.buf))
 		if len(a.buf) > 0 {

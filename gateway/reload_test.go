@@ -125,7 +125,7 @@ func TestReloadIsSeenWithoutBeingTold(t *testing.T) {
 	e.eventually("the new file is in force", func() bool { return e.models() == "two" })
 	writeRoutes(t, path, "routes: [")
 	e.eventually("the fault is in the log", func() bool {
-		return strings.Contains(e.logs.String(), "the former one stays in force")
+		return strings.Contains(e.logs.String(), "the previous one stays in force")
 	})
 	if got := e.models(); got != "two" {
 		t.Errorf("models %q", got)

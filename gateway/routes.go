@@ -85,7 +85,7 @@ func (s *Server) loadRoutes() (err error) {
 		return nil
 	}
 	s.routing.watcher, err = route.Watch(s.background, s.cfg.Config, configPoll, s.apply, func(err error) {
-		s.log.Error("the configuration has faults, so the former one stays in force", "file", s.cfg.Config, "error", err)
+		s.log.Error("the configuration is invalid; the previous one stays in force", "file", s.cfg.Config, "error", err)
 	}, route.Managed(s.managed()))
 	return err
 }

@@ -78,7 +78,7 @@ func (s *Server) serveRun(w http.ResponseWriter, r *http.Request, rest string) {
 	rec := s.runs.find(execution.RunID(id))
 	if rec == nil || rec.key != key.ID {
 		e := openai.UnknownPath(withoutKey(r.URL.Path))
-		e.Code, e.Message = "run_not_found", "There is no such run of this key, or it ended long ago."
+		e.Code, e.Message = "run_not_found", "This key has no such run, or the run ended long ago."
 		s.answer(w, r, e)
 		return
 	}

@@ -68,7 +68,7 @@ type sentBody struct {
 }
 
 // errBudget says that a second copy of the body has no room.
-var errBudget = errors.New("no room for the request body")
+var errBudget = errors.New("no memory for the request body")
 
 // prepare makes x.sent what the ticket's provider is sent: a form written anew, or the client's body with the model's name
 // there, and where the client wants a stream without its usage, with the usage asked for.

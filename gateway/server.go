@@ -91,7 +91,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Auth == AuthNone && !public.Addr().(*net.TCPAddr).IP.IsLoopback() {
 		public.Close()
-		return nil, fmt.Errorf("gateway: Auth %q is for loopback only, and %q is not: listen on 127.0.0.1 or use keys", AuthNone, cfg.Listen)
+		return nil, fmt.Errorf("gateway: Auth %q requires a loopback address, and %q is not one: listen on 127.0.0.1 or use keys", AuthNone, cfg.Listen)
 	}
 	private, err := net.Listen("tcp", cfg.AdminListen)
 	if err != nil {

@@ -87,7 +87,7 @@ func (s *Server) rotateWhenDue() {
 	case tooEarly:
 		s.keyChanges.putOff(early.At)
 	case err != nil:
-		s.log.Error("the lease signing key can't be changed; it is tried again", "error", err, "after", lease.PublishAhead)
+		s.log.Error("the lease signing key can't be rotated; retrying", "error", err, "after", lease.PublishAhead)
 		s.keyChanges.putOff(time.Now().Add(lease.PublishAhead))
 	}
 }
@@ -104,7 +104,7 @@ func (s *Server) changeSigningKey(ifDue bool) (changed bool, err error) {
 		return false, err
 	}
 	s.keyChanges.changed(s.cfg.SigningKeyLife)
-	s.log.Info("another key signs leases", "kid", string(s.signing.Current()))
+	s.log.Info("a new key signs leases", "kid", string(s.signing.Current()))
 	return true, nil
 }
 
@@ -128,7 +128,7 @@ func (o operator) RotateSigningKey(ctx context.Context) (time.Time, error) {
 	case ok:
 		o.s.keyChanges.order(early.At)
 		at := o.s.keyChanges.at()
-		o.s.log.Info("another key is to sign leases", "at", at, "kid", string(o.s.nextKey()))
+		o.s.log.Info("a new key was announced for signing leases", "at", at, "kid", string(o.s.nextKey()))
 		return at, nil
 	case err != nil:
 		return time.Time{}, err

@@ -158,7 +158,7 @@ func (d *doctor) privateFile(check, path string) bool {
 		d.fail(check, "name a file that this user can read", "can't read %s: %s", path, pathFault(err))
 		return false
 	case !info.Mode().IsRegular():
-		d.fail(check, "name a file", "%s is no regular file", path)
+		d.fail(check, "name a file", "%s is not a regular file", path)
 		return false
 	case opened(info.Mode(), 0o077):
 		d.warn(check, "chmod 600 "+path, "%s has mode %#o: others can read the secret in it", path, info.Mode().Perm())

@@ -163,8 +163,8 @@ func TestWrongUsage(t *testing.T) {
 		"usage --since 7":                    "--since",
 		"usage --since 7d --from 2026-01-01": "--since and --from",
 		"usage --since 7d --to 2026-01-01":   "--from with --to",
-		"usage --from yesterday":             "--from must be a day",
-		"usage --to 2026-13-01":              "--to must be a day",
+		"usage --from yesterday":             "--from must be a date",
+		"usage --to 2026-13-01":              "--to must be a date",
 		"key update x":                       "nothing to change",
 		"key update x --expires -1h":         "--expires",
 		"key update":                         "needs the key's name or id",
@@ -230,9 +230,9 @@ func TestRevokedKeyMayStillBeUsed(t *testing.T) {
 }
 
 func TestCancelOfAnEndedRun(t *testing.T) {
-	newFakeAdmin(t, map[string]any{"/admin/v1/runs/run_1/cancel": admin.ErrorBody{Message: "the run has ended already", Code: "run_ended"}})
+	newFakeAdmin(t, map[string]any{"/admin/v1/runs/run_1/cancel": admin.ErrorBody{Message: "the run has already ended", Code: "run_ended"}})
 	status, stdout, stderr := execute(t, "cancel", "run_1")
-	if status != exitFailed || stdout != "" || stderr != "iop: run_1: the run has ended already\n" {
+	if status != exitFailed || stdout != "" || stderr != "iop: run_1: the run has already ended\n" {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
 }

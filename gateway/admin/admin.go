@@ -182,7 +182,7 @@ func (a *api) routes() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, &failure{http.StatusNotFound, "unknown_path", "", "there is nothing at this path"})
+		a.fail(w, r, &failure{http.StatusNotFound, "unknown_path", "", "there is no such path"})
 	})
 	return mux
 }

@@ -122,7 +122,7 @@ func AuditQuery(values url.Values) (q state.AuditQuery, err error) {
 		millis, id, ok := strings.Cut(text, ".")
 		at, err := strconv.ParseInt(millis, 10, 64)
 		if err != nil || !ok || id == "" {
-			return q, invalid("before", "before must be the next of an answer")
+			return q, invalid("before", "before must be the next value of an earlier response")
 		}
 		q.Before = state.AuditCursor{At: time.UnixMilli(at).UTC(), ID: id}
 	}

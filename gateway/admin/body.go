@@ -49,9 +49,9 @@ func decodeValue(r *http.Request, v any) error {
 	}
 	name, _ := wrongMember(data, kind)
 	if member, ok := membersOf(kind)[name]; ok {
-		return invalid(name, name+": must be "+wanted(member)+"; what it holds is not repeated")
+		return invalid(name, name+": must be "+wanted(member)+"; its value is not repeated here")
 	}
-	return invalid("", "the body is not what is expected here; what it holds is not repeated")
+	return invalid("", "the body does not have the expected form; its value is not repeated here")
 }
 
 // strictly decodes one JSON value, none of whose members is unknown.
@@ -62,7 +62,7 @@ func strictly(data []byte, v any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more follows the first value")
+		return errors.New("it has data after the first value")
 	}
 	return nil
 }
@@ -70,10 +70,10 @@ func strictly(data []byte, v any) error {
 // bodyFault says what is wrong with a body that did not decode to a struct of that type.
 func bodyFault(data []byte, kind reflect.Type, err error) error {
 	if len(bytes.TrimSpace(data)) == 0 {
-		return invalid("", "the body is empty: a JSON object is expected")
+		return invalid("", "the body is empty; a JSON object is expected")
 	}
 	if !json.Valid(data) {
-		return invalid("", "the body is not JSON: "+err.Error())
+		return invalid("", "the body is not valid JSON: "+err.Error())
 	}
 	name, value := wrongMember(data, kind)
 	members := membersOf(kind)
@@ -89,7 +89,7 @@ func bodyFault(data []byte, kind reflect.Type, err error) error {
 func givenTwice(name string) error { return invalid(name, name+": is given twice") }
 
 func unknownMember(name string, members map[string]reflect.Type) error {
-	return invalid(name, fmt.Sprintf("there is no member %q here; there are: %s", name, strings.Join(slices.Sorted(maps.Keys(members)), ", ")))
+	return invalid(name, fmt.Sprintf("unknown member %q; allowed: %s", name, strings.Join(slices.Sorted(maps.Keys(members)), ", ")))
 }
 
 // doubtful is the first member that encoding/json takes though it should not: it tells no capitals from small letters, and
@@ -165,7 +165,7 @@ func wanted(kind reflect.Type) string {
 	case reflect.Int, reflect.Int64:
 		return "a whole number below 2^63"
 	case reflect.Slice:
-		return "a list, each entry of it " + wanted(kind.Elem())
+		return "a list, each entry " + wanted(kind.Elem())
 	}
 	return "an object"
 }

@@ -179,13 +179,13 @@ func (a *api) commandEndpoints() []endpoint {
 func sessionOf(r *http.Request) (execution.SessionID, error) {
 	header, query := r.Header.Get(sessionHeader), r.URL.Query().Get("session_id")
 	if header != "" && query != "" && header != query {
-		return "", invalid("session_id", "the header and the parameter have different session ids")
+		return "", invalid("session_id", "the header and the parameter have different session IDs")
 	}
 	if query != "" {
 		header = query
 	}
 	if len(header) > maxSession {
-		return "", invalid("session_id", fmt.Sprintf("session_id must have at most %d bytes", maxSession))
+		return "", invalid("session_id", fmt.Sprintf("session_id must be at most %d bytes long", maxSession))
 	}
 	for _, c := range header {
 		if !unicode.IsPrint(c) {
@@ -282,7 +282,7 @@ func (a *api) ollama(r *http.Request, op OllamaOperation) (any, error) {
 	case len(data) == 0:
 		data = []byte("null")
 	case len(data) > maxOllamaAnswer, !json.Valid(data):
-		return nil, &failure{http.StatusBadGateway, "provider_error", "", "the provider's answer is no JSON, or too long"}
+		return nil, &failure{http.StatusBadGateway, "provider_error", "", "the provider's response is not JSON or too long"}
 	}
 	return OllamaResult{Node: call.Node, Provider: answer.Provider, Operation: op.String(), SessionID: call.Session, Result: data}, nil
 }

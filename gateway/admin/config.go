@@ -56,7 +56,7 @@ func (a *api) checkConfig(r *http.Request) (any, error) {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, err
 		}
-		return nil, invalid("", "the body broke off")
+		return nil, invalid("", "the body was cut off")
 	}
 	table, err := route.Parse("iop.yaml", data, route.Managed(a.edge.Managed()))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // ReleasedNote is the limit of every withdrawal, which each answer about one repeats.
-const ReleasedNote = "a value that a Node has opened already can be made useless only at the provider: replace it there"
+const ReleasedNote = "a value that a Node has already opened can only be invalidated at the provider: replace it there"
 
 // Slot is a slot without its value, which nothing here ever shows.
 type Slot struct {

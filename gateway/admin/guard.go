@@ -39,19 +39,19 @@ func (a *api) guard(next http.Handler) http.Handler {
 	})
 }
 
-var errCrossOrigin = &failure{http.StatusForbidden, "cross_origin", "", "requests that a page of another origin sends are refused"}
+var errCrossOrigin = &failure{http.StatusForbidden, "cross_origin", "", "cross-origin requests are refused"}
 
 // unauthorized refuses a request without the admin token. One without any token is no guess.
 func (a *api) unauthorized(w http.ResponseWriter, r *http.Request) {
 	if len(r.Header["Authorization"]) > 0 {
 		if wait := a.guesses.wrong(r, "API request"); wait > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(wait/time.Second)))
-			a.fail(w, r, &failure{http.StatusTooManyRequests, "too_many_guesses", "", "too many wrong admin tokens came from this address"})
+			a.fail(w, r, &failure{http.StatusTooManyRequests, "too_many_guesses", "", "too many wrong admin tokens from this address"})
 			return
 		}
 	}
 	w.Header().Set("WWW-Authenticate", "Bearer")
-	a.fail(w, r, &failure{http.StatusUnauthorized, "invalid_admin_token", "", "the admin token is missing or not the one in the state directory"})
+	a.fail(w, r, &failure{http.StatusUnauthorized, "invalid_admin_token", "", "the admin token is missing or differs from the one in the state directory"})
 }
 
 // crossOrigin reports whether a browser says that another origin made it send r. The token alone would do, as no browser
@@ -93,7 +93,7 @@ func (a *api) byMethod(of methods) http.Handler {
 		if !ok {
 			allowed := slices.Sorted(maps.Keys(of))
 			w.Header().Set("Allow", strings.Join(allowed, ", "))
-			a.fail(w, r, &failure{http.StatusMethodNotAllowed, "method_not_allowed", "", "this path takes " + strings.Join(allowed, " or ")})
+			a.fail(w, r, &failure{http.StatusMethodNotAllowed, "method_not_allowed", "", "this path only allows " + strings.Join(allowed, " or ")})
 			return
 		}
 		if err := e.admit(w, r); err != nil {
@@ -125,19 +125,19 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request, e endpoint) {
 func (e *endpoint) admit(w http.ResponseWriter, r *http.Request) error {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return invalid("", "the query can't be parsed")
+		return invalid("", "the query string can't be parsed")
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		switch {
 		case !slices.Contains(e.query, name):
-			return &failure{http.StatusBadRequest, "unknown_parameter", name, fmt.Sprintf("there is no parameter %q here; there are: %s", name, orNone(e.query))}
+			return &failure{http.StatusBadRequest, "unknown_parameter", name, fmt.Sprintf("unknown parameter %q; allowed: %s", name, orNone(e.query))}
 		case len(query[name]) > 1:
-			return invalid(name, name+" must be given once")
+			return invalid(name, name+" must be given only once")
 		}
 	}
 	if e.body == "" {
 		if r.ContentLength != 0 {
-			return invalid("", "this takes no body")
+			return invalid("", "this request must not have a body")
 		}
 		return nil
 	}
@@ -226,13 +226,13 @@ func (a *api) failureOf(r *http.Request, err error) *failure {
 		return &failure{http.StatusConflict, "name_taken", "name", taken.Error()}
 	}
 	if errors.Is(err, state.ErrNotFound) {
-		return &failure{http.StatusNotFound, "not_found", "id", "there is no such id"}
+		return &failure{http.StatusNotFound, "not_found", "id", "there is no such ID"}
 	}
 	a.log.Error("admin request failed", "path", r.Pattern, "error", err)
 	if f := stateFailure(err); f != nil {
 		return f
 	}
-	return &failure{http.StatusInternalServerError, "internal_error", "", "an internal error occurred; the log has it"}
+	return &failure{http.StatusInternalServerError, "internal_error", "", "internal error; the Edge's log has the details"}
 }
 
 // stateFailure is the answer where the state failed; nil for other errors.
@@ -241,7 +241,7 @@ func stateFailure(err error) *failure {
 		return &failure{http.StatusServiceUnavailable, "state_unavailable", "", fault.Error()}
 	}
 	if why := state.FailureOf(err); why != state.FailureNone {
-		return &failure{http.StatusServiceUnavailable, "state_unavailable", "", "the state could not be used (" + why.String() + "): " + why.Reason() + "; the Edge's log has more"}
+		return &failure{http.StatusServiceUnavailable, "state_unavailable", "", "the state could not be accessed (" + why.String() + "): " + why.Reason() + "; the Edge's log has the details"}
 	}
 	return nil
 }
@@ -257,7 +257,7 @@ func credentialFailure(err error) *failure {
 	case !ok || errors.Is(err, state.ErrNotFound):
 		return nil
 	case refused.Reason == state.CredentialNoMasterKey:
-		return &failure{http.StatusConflict, "no_master_key", "", "no master key is known: start the Edge with IOP_EDGE_MASTER_KEY_FILE"}
+		return &failure{http.StatusConflict, "no_master_key", "", "there is no master key: start the Edge with IOP_EDGE_MASTER_KEY_FILE"}
 	}
 	return &failure{http.StatusConflict, "slot_unusable", "slot", refused.Error()}
 }

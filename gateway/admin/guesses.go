@@ -118,7 +118,7 @@ func (a *api) open(next http.Handler) http.Handler {
 			a.fail(w, r, errCrossOrigin)
 		case !localHost(r.Host) && !a.hasToken(r):
 			a.fail(w, r, &failure{http.StatusForbidden, "foreign_host", "",
-				"without the admin token, this path answers only where the Host is an IP address or a name of a private network"})
+				"without the admin token, this path only answers if the Host header is an IP address or a private network's name"})
 		default:
 			next.ServeHTTP(w, r)
 		}

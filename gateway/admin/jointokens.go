@@ -29,7 +29,7 @@ func (a *api) createJoinToken(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if body.TTLSeconds < 0 || body.TTLSeconds > maxTTLSeconds {
-		return nil, invalid("ttl_seconds", "ttl_seconds must be 0 to a hundred years")
+		return nil, invalid("ttl_seconds", "ttl_seconds must be from 0 to 100 years")
 	}
 	token, secret, err := a.store.CreateJoinToken(r.Context(), body.JoinTokenSpec())
 	if err != nil {

@@ -110,7 +110,7 @@ func (a *api) revokeKey(r *http.Request) (any, error) {
 	a.done(r, "revoke key", "key", id, "name", key.Name)
 	withdrawal, err := a.edge.KeyRevoked(ctx, id)
 	if err != nil {
-		a.log.Error("a key was revoked, and the leases of its runs could not be withdrawn", "key", id, "name", key.Name, "error", err)
+		a.log.Error("a key was revoked, but the leases of its runs could not be withdrawn", "key", id, "name", key.Name, "error", err)
 		return nil, notTold()
 	}
 	return KeyRevocation{ID: id, Withdrawal: withdrawalView(withdrawal)}, nil

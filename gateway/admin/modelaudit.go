@@ -28,7 +28,7 @@ var modelActions = map[OllamaOperation]state.AuditAction{
 }
 
 // errOperatorLeft is the end of a pull whose operator waits no more.
-var errOperatorLeft = &failure{http.StatusBadGateway, "cancelled", "", "the operator does not wait any more"}
+var errOperatorLeft = &failure{http.StatusBadGateway, "cancelled", "", "the operator stopped waiting"}
 
 // noteModel writes down that a Node's models were to be changed, and with which end: nil, or why not. What the provider
 // said is not in it.
@@ -65,7 +65,7 @@ func (a *api) noteModel(r *http.Request, call OllamaCall, provider execution.Pro
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditPatience)
 	defer cancel()
 	if err := a.store.Audit(ctx, entry); err != nil {
-		a.log.Error("a change of a Node's models could not be audited", "action", action.String(), "node", string(call.Node), "subject", subject, "error", err)
+		a.log.Error("could not audit a change to a Node's models", "action", action.String(), "node", string(call.Node), "subject", subject, "error", err)
 	}
 }
 
@@ -104,5 +104,5 @@ func (p *pullProgress) end(cut error) error {
 	if json.Unmarshal(p.last, &last) == nil && last.Status == "success" && last.Error == "" {
 		return nil
 	}
-	return &failure{http.StatusBadGateway, "provider_error", "", "the provider did not say that it has the model"}
+	return &failure{http.StatusBadGateway, "provider_error", "", "the provider did not confirm that it has the model"}
 }

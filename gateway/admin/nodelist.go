@@ -28,8 +28,8 @@ func (a *api) changeNodes(r *http.Request, action, part, value string, edit func
 	}
 	ended, err := a.edge.NodesChanged(ctx)
 	if err != nil {
-		a.log.Error("the list of Nodes was changed, and sessions could not be held against it", part, value, "error", err)
-		return nil, &failure{http.StatusInternalServerError, "not_withdrawn", "", "the change is made and no new lease goes against it, but sessions could not be held against it yet"}
+		a.log.Error("the node list was changed, but sessions could not be checked against it", part, value, "error", err)
+		return nil, &failure{http.StatusInternalServerError, "not_withdrawn", "", "the change is in force for new leases, but open sessions could not be checked against it yet"}
 	}
 	a.done(r, action, part, value, "sessions_ended", ended)
 	return NodesChange{SessionsEnded: ended, Allowed: allowed}, nil
@@ -105,7 +105,7 @@ func (a *api) signingKeys(*http.Request) (any, error) {
 }
 
 // errNotManaged is the answer in token mode.
-var errNotManaged = &failure{http.StatusConflict, "not_managed", "", "the Edge runs in token mode, where it signs no leases"}
+var errNotManaged = &failure{http.StatusConflict, "not_managed", "", "the Edge runs in token mode, which signs no leases"}
 
 // rotateSigningKey has leases signed by the next key, as soon as Nodes have known it for long enough.
 func (a *api) rotateSigningKey(r *http.Request) (any, error) {
@@ -139,7 +139,7 @@ func (a *api) revokeSigningKey(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if !found {
-		return nil, &failure{http.StatusNotFound, "not_found", "id", "there is no such signing key, or it has gone already"}
+		return nil, &failure{http.StatusNotFound, "not_found", "id", "there is no such signing key, or it is no longer in use"}
 	}
 	a.done(r, "revoke signing key", "id", string(id))
 	return signingKeysView(a.edge.SigningKeys()), nil

@@ -17,7 +17,7 @@ func (a *api) oneNode(r *http.Request) (any, error) {
 			return node, nil
 		}
 	}
-	return nil, &failure{http.StatusNotFound, "node_not_found", "node", "no Node of this name was ever connected to this process"}
+	return nil, &failure{http.StatusNotFound, "node_not_found", "node", "no Node with this name has connected since the Edge started"}
 }
 
 func (a *api) drainNode(r *http.Request) (any, error) {

@@ -140,7 +140,7 @@ func (a *api) cancelRun(r *http.Request) (any, error) {
 		a.done(r, "cancel run", "run_id", id)
 		return map[string]any{"id": id}, nil
 	case RunEnded:
-		return nil, &failure{http.StatusConflict, "run_ended", "id", "the run has ended already"}
+		return nil, &failure{http.StatusConflict, "run_ended", "id", "the run has already ended"}
 	}
 	return nil, noRun()
 }

@@ -68,7 +68,7 @@ func (a *api) slotChanged(ctx context.Context, r *http.Request, action, note str
 	a.done(r, action, "slot", name)
 	withdrawal, err := a.edge.SlotChanged(ctx, name)
 	if err != nil {
-		a.log.Error("a slot was changed, and its leases could not be withdrawn", "slot", name, "error", err)
+		a.log.Error("a slot was changed, but its leases could not be withdrawn", "slot", name, "error", err)
 		return nil, notTold()
 	}
 	change := SlotChange{Withdrawal: withdrawalView(withdrawal), Slot: view}
@@ -79,7 +79,7 @@ func (a *api) slotChanged(ctx context.Context, r *http.Request, action, note str
 // notTold is the answer where the change holds but the Edge could not act on it.
 func notTold() error {
 	return &failure{http.StatusInternalServerError, "not_withdrawn", "",
-		"the change is made and no new lease goes against it, but the Nodes could not be told; leases that are out end by themselves within a minute"}
+		"the change is in force for new leases, but the Nodes could not be notified; earlier leases expire within a minute"}
 }
 
 // setSlot makes a slot, or gives one a value and a profile.
@@ -177,7 +177,7 @@ func (a *api) setProfile(r *http.Request) (any, error) {
 	}
 	a.done(r, "set profile", "profile", profile.Name)
 	if err := a.edge.ProfilesChanged(ctx); err != nil {
-		a.log.Error("a profile was changed, and the leases of its slots could not be withdrawn", "profile", profile.Name, "error", err)
+		a.log.Error("a profile was changed, but the leases of its slots could not be withdrawn", "profile", profile.Name, "error", err)
 		return nil, notTold()
 	}
 	return ProfileView(&profile), nil

@@ -91,7 +91,7 @@ func (a *api) usage(r *http.Request) (any, error) {
 	}
 	rows, err := a.store.UsageSummary(r.Context(), query)
 	if errors.Is(err, state.ErrUsageTooMany) {
-		return nil, invalid("by", "there are too many rows: sum up by less, or over less time")
+		return nil, invalid("by", "there are too many rows: group by fewer dimensions, or choose a shorter period")
 	}
 	if err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func usageSpan(values url.Values, now time.Time) (q state.UsageQuery, until time
 		}
 	}
 	if !q.From.Before(until) {
-		return q, until, invalid("from", "from must lie before to")
+		return q, until, invalid("from", "from must be before to")
 	}
 	return q, until, nil
 }
@@ -175,5 +175,5 @@ func ParseTime(text string) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, errors.New("must be a day such as 2026-03-31 or a time such as 2026-03-31T12:00:00Z")
+	return time.Time{}, errors.New("must be a date such as 2026-03-31 or a time such as 2026-03-31T12:00:00Z")
 }

@@ -197,7 +197,7 @@ func (a *api) usageRecords(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if r.Context().Err() == nil {
-		a.log.Warn("usage export broke off", "error", err)
+		a.log.Warn("usage export was cut off", "error", err)
 	}
 	panic(http.ErrAbortHandler)
 }

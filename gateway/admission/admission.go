@@ -55,7 +55,7 @@ var (
 	// ErrNoOther: nothing but the avoided targets serves the route.
 	ErrNoOther = errors.New("no other target serves this model")
 	// ErrUnsupported: what serves the route can't do what is asked for.
-	ErrUnsupported = errors.New("nothing that serves this model has this operation")
+	ErrUnsupported = errors.New("no target of this model supports this operation")
 	// ErrClosed: the Edge takes no new runs.
 	ErrClosed = errors.New("admission is closed")
 )

@@ -45,7 +45,7 @@ type NotPermittedError struct {
 }
 
 func (e *NotPermittedError) Error() string {
-	return fmt.Sprintf("no node that could serve this may have the slot %q", e.Spec.Slot)
+	return fmt.Sprintf("no node that could serve this request may use the slot %q", e.Spec.Slot)
 }
 
 // bars are the places that would serve a line if they might have a slot.

@@ -222,7 +222,7 @@ func (g *Grant) caller(ctx context.Context, moment state.Moment) error {
 
 // unknown is the refusal where the state could not be asked.
 func (g *Grant) unknown(err error) error {
-	g.issuer.cfg.Logger.Error("the state can't be asked whether a lease may be issued", "run_id", string(g.use.Run), "error", err)
+	g.issuer.cfg.Logger.Error("can't read from the state whether a lease may be issued", "run_id", string(g.use.Run), "error", err)
 	return refuse(ReasonState)
 }
 
@@ -286,7 +286,7 @@ func (g *Grant) seal(holder registry.Holder, cred state.Credential, digest lease
 		return nil, g.refused(ReasonWithdrawn)
 	}
 	if err := i.cfg.Store.AuditLease(g.entry(state.AuditLeaseIssued, state.AuditDone, "")); err != nil {
-		i.cfg.Logger.Error("a lease can't be recorded, so it is not issued", "run_id", string(g.use.Run), "error", err)
+		i.cfg.Logger.Error("a lease was not issued because it can't be recorded", "run_id", string(g.use.Run), "error", err)
 		return nil, g.refused(ReasonAudit)
 	}
 	i.counts.issued.Add(1)
@@ -319,7 +319,7 @@ func (g *Grant) unsealed(err error) error {
 func (g *Grant) refused(reason Reason) error {
 	i := g.issuer
 	i.counts.refused[reason].Add(1)
-	i.cfg.Logger.Warn("no credential is leased to a run", "reason", reason.String(), "run_id", string(g.use.Run), "slot", string(g.use.Slot),
+	i.cfg.Logger.Warn("no credential was leased to a run", "reason", reason.String(), "run_id", string(g.use.Run), "slot", string(g.use.Slot),
 		"profile", string(g.use.Profile), "route", string(g.use.Route), "node", string(g.use.Node), "generation", uint64(g.use.Generation))
 	if err := i.cfg.Store.AuditLease(g.entry(state.AuditLeaseRefused, state.AuditRefused, reason.String())); err != nil {
 		i.cfg.Logger.Error("a refused lease can't be recorded", "run_id", string(g.use.Run), "error", err)

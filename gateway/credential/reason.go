@@ -57,7 +57,7 @@ func Reasons() []Reason {
 // RefusedError says that a run gets no lease. Its text is for operators.
 type RefusedError struct{ Reason Reason }
 
-func (e *RefusedError) Error() string { return "no credential is leased: " + e.Reason.String() }
+func (e *RefusedError) Error() string { return "no credential was leased: " + e.Reason.String() }
 
 func refuse(r Reason) error { return &RefusedError{r} }
 

@@ -147,7 +147,7 @@ func (i *Issuer) tellHolders(ctx context.Context, holdings map[holderKey]*holdin
 		wg.Go(func() {
 			err := i.tellHolder(ctx, key, h, s)
 			if h.acknowledged = err == nil; err != nil {
-				i.cfg.Logger.Warn("a node has not acknowledged that leases are withdrawn", "node", string(key.node), "generation", uint64(key.gen), "error", err)
+				i.cfg.Logger.Warn("a node has not acknowledged the withdrawal of leases", "node", string(key.node), "generation", uint64(key.gen), "error", err)
 			}
 		})
 	}

@@ -46,16 +46,16 @@ func (e *Exceeded) Message() string {
 	again := "Try again in " + resetText(e.RetryAfter) + "."
 	switch {
 	case e.Kind == Requests:
-		return fmt.Sprintf("Rate limit reached: this API key may make %d requests a minute. %s", e.Limit, again)
+		return fmt.Sprintf("Rate limit reached: this API key is limited to %d requests per minute. %s", e.Limit, again)
 	case e.Kind == Tokens:
-		return fmt.Sprintf("Rate limit reached: this API key may use %d tokens a minute. %s", e.Limit, again)
+		return fmt.Sprintf("Rate limit reached: this API key is limited to %d tokens per minute. %s", e.Limit, again)
 	case e.Kind == Concurrency:
-		return fmt.Sprintf("Rate limit reached: this API key may run %d requests at once. Try again when one has ended.", e.Limit)
+		return fmt.Sprintf("Rate limit reached: this API key is limited to %d concurrent requests. Try again when one has finished.", e.Limit)
 	case e.NoRetry:
-		return fmt.Sprintf("This API key's budget of %d tokens a month is used up, or what is left is too little for this "+
+		return fmt.Sprintf("This API key's budget of %d tokens per month is used up, or too little is left for this "+
 			"request. The next month begins at %s.", e.Limit, e.Frees.UTC().Format(time.RFC3339))
 	}
-	return fmt.Sprintf("What is left of this API key's budget of %d tokens a month is held by requests that still run. %s",
+	return fmt.Sprintf("The rest of this API key's budget of %d tokens per month is reserved by requests in progress. %s",
 		e.Limit, again)
 }
 

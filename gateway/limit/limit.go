@@ -21,7 +21,7 @@ const (
 )
 
 // errNoAnswer stands for a Config.Spent that did not return.
-var errNoAnswer = errors.New("limit: the state gave no answer")
+var errNoAnswer = errors.New("limit: the state did not respond")
 
 // Config is what a Limiter needs.
 type Config struct {

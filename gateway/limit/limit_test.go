@@ -444,12 +444,12 @@ func TestHeaders(t *testing.T) {
 func TestMessages(t *testing.T) {
 	end := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
 	for want, e := range map[string]limit.Exceeded{
-		"60 requests a minute. Try again in 1.001s.":       {Kind: limit.Requests, Limit: 60, RetryAfter: time.Second + 1},
-		"9000 tokens a minute. Try again in 6m0s.":         {Kind: limit.Tokens, Limit: 9000, RetryAfter: 6 * time.Minute},
-		"4 requests at once.":                              {Kind: limit.Concurrency, Limit: 4, RetryAfter: time.Second},
-		"5000 tokens a month":                              {Kind: limit.Budget, Limit: 5000, Frees: end, NoRetry: true},
-		"next month begins at 2026-12-01T00:00:00Z.":       {Kind: limit.Budget, Limit: 5000, Frees: end, NoRetry: true},
-		"held by requests that still run. Try again in 1s": {Kind: limit.Budget, Limit: 5000, RetryAfter: time.Second},
+		"60 requests per minute. Try again in 1.001s.":      {Kind: limit.Requests, Limit: 60, RetryAfter: time.Second + 1},
+		"9000 tokens per minute. Try again in 6m0s.":        {Kind: limit.Tokens, Limit: 9000, RetryAfter: 6 * time.Minute},
+		"4 concurrent requests.":                            {Kind: limit.Concurrency, Limit: 4, RetryAfter: time.Second},
+		"5000 tokens per month":                             {Kind: limit.Budget, Limit: 5000, Frees: end, NoRetry: true},
+		"next month begins at 2026-12-01T00:00:00Z.":        {Kind: limit.Budget, Limit: 5000, Frees: end, NoRetry: true},
+		"reserved by requests in progress. Try again in 1s": {Kind: limit.Budget, Limit: 5000, RetryAfter: time.Second},
 	} {
 		if got := e.Message(); !strings.Contains(got, want) {
 			t.Errorf("%v: %q lacks %q", e.Kind, got, want)

@@ -80,7 +80,7 @@ func (m *Meter) writeRest(ctx context.Context) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			m.cfg.Logger.Error("usage is lost: it could not be written before the stop", "runs", m.Stats().Pending, "error", err)
+			m.cfg.Logger.Error("usage was lost: it could not be written before the Edge stopped", "runs", m.Stats().Pending, "error", err)
 			return
 		}
 	}
@@ -102,7 +102,7 @@ func (m *Meter) report(err error, stats Stats) {
 	if err != nil {
 		if !m.health.failing {
 			m.health.failing = true
-			log.Warn("usage could not be written; it is kept and tried again", "error", err, "pending", stats.Pending, "buffer", m.cfg.Buffer)
+			log.Warn("usage could not be written; it is kept and retried", "error", err, "pending", stats.Pending, "buffer", m.cfg.Buffer)
 		}
 		return
 	}
@@ -132,7 +132,7 @@ func (m *Meter) prune(ctx context.Context) {
 			return
 		}
 		if err != nil && !failing {
-			m.cfg.Logger.Warn("old usage could not be pruned; it is tried again each hour", "error", err)
+			m.cfg.Logger.Warn("old usage could not be pruned; retrying every hour", "error", err)
 		}
 		failing = err != nil
 	}

@@ -62,11 +62,11 @@ func (r *Registry) contestedLocked(n *node, incumbent *session, s Session) *tunn
 	r.log.Warn("two processes use the same node name", "node", n.id, "remote", s.RemoteAddr(), "incumbent", incumbent.s.RemoteAddr(), "runs", runs)
 	if now.Sub(n.notified) >= flapWindow {
 		n.notified = now
-		incumbent.s.Notify(codeContested, fmt.Sprintf("another process with the node name %q, at %s, was refused while this one has the name: give each Node a name of its own", n.id, s.RemoteAddr()))
+		incumbent.s.Notify(codeContested, fmt.Sprintf("another process with the node name %q, at %s, was refused because this one uses the name: give each Node its own name", n.id, s.RemoteAddr()))
 	}
 	return &tunnel.Refusal{
 		Code:       "flapping",
-		Message:    fmt.Sprintf("another process with the node name %q is connected from %s and keeps the name (it has %d runs): give each Node a name of its own, or stop the other process", n.id, incumbent.s.RemoteAddr(), runs),
+		Message:    fmt.Sprintf("another process with the node name %q is connected from %s and keeps the name (it has %d runs): give each Node its own name, or stop the other process", n.id, incumbent.s.RemoteAddr(), runs),
 		RetryAfter: flapRetryAfter,
 	}
 }
@@ -84,6 +84,6 @@ func (n *node) endOfLocked(former, e *session) func() {
 	}
 	n.contested = time.Now().Add(flapWindow)
 	// A run may have begun since it was found idle.
-	message := fmt.Sprintf("another process with this node name, at %s, took over while this one had no runs: give each Node a name of its own", e.s.RemoteAddr())
+	message := fmt.Sprintf("another process with this node name, at %s, took over while this one had no runs: give each Node its own name", e.s.RemoteAddr())
 	return func() { former.s.Yield(replacedDeadline, message) }
 }

@@ -43,17 +43,17 @@ func refuse(code, message string) *tunnel.Refusal {
 func tokenRefusal(err error) error {
 	switch {
 	case errors.Is(err, state.ErrTokenUnknown):
-		return refuse("unauthorized", "the join token is not known here: check it, or make one with `iop join-token create`")
+		return refuse("unauthorized", "unknown join token: check it, or create one with `iop join-token create`")
 	case errors.Is(err, state.ErrTokenExpired):
-		return refuse("token_expired", "the join token has expired: make a new one with `iop join-token create`")
+		return refuse("token_expired", "the join token has expired: create a new one with `iop join-token create`")
 	case errors.Is(err, state.ErrTokenRevoked):
-		return refuse("token_revoked", "the join token was revoked by an operator")
+		return refuse("token_revoked", "an operator revoked the join token")
 	case errors.Is(err, state.ErrNodeTaken):
 		return refuse("node_taken", "this node name belongs to another join token: choose another name, or revoke that token")
 	case errors.Is(err, state.ErrNodeReserved):
 		return reserved()
 	case errors.Is(err, state.ErrTooManyNodes):
-		return refuse(codeTokenLimit, "the join token has as many node names as it may: use one of those, or make another token or one with a higher --max-nodes")
+		return refuse(codeTokenLimit, "the join token has reached its limit of node names: use one of its names, or create another token, for example with a higher --max-nodes")
 	case errors.Is(err, state.ErrWrongNode):
 		return refuse("wrong_node", "the join token is for another node name")
 	}
@@ -177,7 +177,7 @@ func (r *Registry) enter(e *session) error {
 		most = token.MaxSessions
 	}
 	if most > 0 && r.sessionsLocked(e.s.Identity()) >= most {
-		return refuse(codeTokenLimit, fmt.Sprintf("this join token or identity has %d sessions, which is as many as it may: end some, or make a token with a higher --max-sessions", most))
+		return refuse(codeTokenLimit, fmt.Sprintf("this join token or identity has reached its limit of %d sessions: end some, or create a token with a higher --max-sessions", most))
 	}
 	r.nodeLocked(e.s.Node()).sessions[e.gen] = e
 	return nil
@@ -215,7 +215,7 @@ func (r *Registry) readied(id execution.NodeID, gen execution.Generation) error 
 	}
 	if gen < n.ready {
 		r.mu.Unlock()
-		return refuse("stale_generation", fmt.Sprintf("generation %d of this node is ready already, this is %d", n.ready, gen))
+		return refuse("stale_generation", fmt.Sprintf("generation %d of this node is already ready, this is %d", n.ready, gen))
 	}
 	e := n.sessions[gen]
 	former := n.current

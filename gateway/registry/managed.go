@@ -41,11 +41,11 @@ func (c *credentials) slots() []string {
 // certificate; the lists are asked here and not there because here the Node can be told what is wrong.
 func (r *Registry) authenticateManaged(req *http.Request) (tunnel.Identity, error) {
 	if len(req.Header["Authorization"]) > 0 {
-		return tunnel.Identity{}, refuse("unauthorized", "this Edge runs in managed mode: a Node is known by its certificate, and join tokens are not taken")
+		return tunnel.Identity{}, refuse("unauthorized", "this Edge runs in managed mode: Nodes need a certificate, and join tokens are not accepted")
 	}
 	peer, err := identity.NodePeer(req.TLS, r.identity)
 	if err != nil {
-		r.log.Warn("a Node's certificate was refused", "remote", req.RemoteAddr, "error", err)
+		r.log.Warn("refused a Node's certificate", "remote", req.RemoteAddr, "error", err)
 		return tunnel.Identity{}, refuse("unauthorized", "the Node's certificate is not accepted here")
 	}
 	serial := state.SerialOf(peer.Leaf.SerialNumber)
@@ -62,9 +62,9 @@ func nodeOf(peer *identity.Peer) execution.NodeID { return execution.NodeID(peer
 func listRefusal(err error, peer *identity.Peer) error {
 	switch {
 	case errors.Is(err, state.ErrNodeDenied):
-		return refuse("identity_revoked", "an operator has put this node, or its certificate, on the deny-list")
+		return refuse("identity_revoked", "this node or its certificate is on the deny-list")
 	case errors.Is(err, state.ErrNodeNotAllowed):
-		return refuse("unauthorized", fmt.Sprintf("the node %q is not on the allow-list: an operator adds it with `iop node allow`", peer.ID.Name()))
+		return refuse("unauthorized", fmt.Sprintf("the node %q is not on the allow-list: an operator can add it with `iop node-list allow`", peer.ID.Name()))
 	}
 	return err
 }
@@ -77,10 +77,10 @@ func (r *Registry) introduce(ctx context.Context, s Session) (*credentials, erro
 		return nil, errors.New("registry: a session without a verified certificate")
 	}
 	if s.Node() != nodeOf(peer) {
-		return nil, refuse("wrong_node", fmt.Sprintf("the certificate is the one of node %q, not of %q", peer.ID.Name(), s.Node()))
+		return nil, refuse("wrong_node", fmt.Sprintf("the certificate is for node %q, not %q", peer.ID.Name(), s.Node()))
 	}
 	if len(s.Recipient()) == 0 {
-		return nil, refuse("bad_request", "a Node in managed mode must give a key that leases are sealed to")
+		return nil, refuse("bad_request", "a Node in managed mode must provide a key that leases are sealed to")
 	}
 	recipient, err := lease.ParseRecipient(s.Recipient())
 	if err != nil {
@@ -114,7 +114,7 @@ func untrusted(err error) error {
 	case refused.Reason == identity.Expired:
 		return refuse("identity_expired", "the Node's certificate has expired")
 	}
-	return refuse("identity_revoked", "the Node's certificate is trusted no longer: its authority has left the bundle")
+	return refuse("identity_revoked", "the Node's certificate is no longer trusted: its authority was removed from the bundle")
 }
 
 // Verify looks at every session again, after a change of the Edge's bundle or of the lists of Nodes, and now and then
@@ -203,7 +203,7 @@ func (r *Registry) expel(e *session, refusal *tunnel.Refusal) {
 	e.draining = true
 	r.mu.Unlock()
 	r.adm.Withdraw(e.s.Node(), e.gen)
-	r.log.Warn("a node is trusted no longer", "node", e.s.Node(), "generation", e.gen, "code", refusal.Code, "message", refusal.Message)
+	r.log.Warn("a node is no longer trusted", "node", e.s.Node(), "generation", e.gen, "code", refusal.Code, "message", refusal.Message)
 	e.s.Refuse(refusal)
 	r.changed()
 }
@@ -283,7 +283,7 @@ func (r *Registry) Refresh(ctx context.Context) {
 	for _, e := range r.managedSessions() {
 		wg.Go(func() {
 			if err := e.s.Refresh(ctx); err != nil && !errors.Is(err, tunnel.ErrSessionClosed) {
-				r.log.Warn("a node was told of a change and has not acknowledged it", "node", e.s.Node(), "generation", e.gen, "error", err)
+				r.log.Warn("a node was notified of a change and has not acknowledged it", "node", e.s.Node(), "generation", e.gen, "error", err)
 			}
 		})
 	}

@@ -179,7 +179,7 @@ func (r *Registry) Open(t admission.Target, spec tunnel.OpenSpec) (Run, error) {
 }
 
 // ErrGone says that a session takes no new runs.
-var ErrGone = errors.New("this session of the node takes no new runs")
+var ErrGone = errors.New("this node session accepts no new runs")
 
 // Owner returns what the session of a target proved itself with: its join token's id, or its certificate's SPIFFE ID. False:
 // there is no such session any more. What Nodes of one owner say counts as one voice.

@@ -231,7 +231,7 @@ func (r *Registry) CloseToken(token state.JoinTokenID) int {
 	r.mu.Unlock()
 	for _, s := range ended {
 		r.adm.Withdraw(s.Node(), s.Generation())
-		s.Refuse(refuse("token_revoked", "the join token was revoked by an operator"))
+		s.Refuse(refuse("token_revoked", "an operator revoked the join token"))
 	}
 	r.changed()
 	return len(ended)

@@ -106,7 +106,7 @@ func changesOf(name string, old, next *Table) []Change {
 		list[i].Route = name
 	}
 	if was.Name != is.Name {
-		list = append(list, Change{Route: name, Kind: RouteChanged, Detail: fmt.Sprintf("it means the route %s, before %s", is.Name, was.Name)})
+		list = append(list, Change{Route: name, Kind: RouteChanged, Detail: fmt.Sprintf("now means the route %s, before %s", is.Name, was.Name)})
 	}
 	return list
 }
@@ -154,7 +154,7 @@ func removedOf(name string, was *Route, next *Table) Change {
 	if !next.servesAdvertised(name) {
 		return c
 	}
-	c.Detail = "gone; a model of this name that a Node advertises is served to everyone"
+	c.Detail = "removed; a model with this name that a Node advertises is served to everyone"
 	c.Opens = len(was.limits(&Route{})) > 0
 	return c
 }
@@ -188,7 +188,7 @@ func access(was, is *Route) []Change {
 	if slices.Equal(slices.Compact(old), slices.Compact(now)) || everyone(old) && everyone(now) {
 		return nil
 	}
-	c := Change{Route: is.Name, Kind: AccessLimited, Detail: fmt.Sprintf("for %s, before for %s", audience(is.Principals), audience(was.Principals))}
+	c := Change{Route: is.Name, Kind: AccessLimited, Detail: fmt.Sprintf("now for %s, before for %s", audience(is.Principals), audience(was.Principals))}
 	if !covers(old, now) {
 		c.Kind, c.Opens = AccessOpened, true
 	}

@@ -32,7 +32,7 @@ func TestChanges(t *testing.T) {
 		{"gone", one, "advertised_models: refuse\nroutes: [{model: b}]", []string{"!b: new, for everyone", "a: gone", "x: gone"}},
 		{"all gone", one, "routes: []", []string{
 			"!models that no route names are served from now on, to everyone",
-			"!a: gone; a model of this name that a Node advertises is served to everyone", "!x: gone; a model of this name that a Node advertises is served to everyone"}},
+			"!a: removed; a model with this name that a Node advertises is served to everyone", "!x: removed; a model with this name that a Node advertises is served to everyone"}},
 		{"an alias gone", one, strings.Replace(one, "aliases: [x], ", "", 1), []string{"x: gone"}},
 		{"an alias of another route", one, strings.Replace(one, "aliases: [x], ", "", 1)[:len(one)-len("aliases: [x], ")-1] + ", {model: b, aliases: [x], targets: [{model: m}]}]",
 			[]string{"!b: new, for everyone", "!x: for everyone, before for alice, team-*", "!x: no cap of max_tokens, before 100", "x: it means the route b, before a"}},
@@ -41,15 +41,15 @@ func TestChanges(t *testing.T) {
 		{"a first route", "", "routes: [{model: a, targets: [{model: m}]}]", []string{"a: new, for everyone"}},
 		{"to the rule of old files", one, one[len("advertised_models: refuse\n"):], []string{"!models that no route names are served from now on, to everyone"}},
 		{"a restricted route gone", served, "routes: []", []string{
-			"!a: gone; a model of this name that a Node advertises is served to everyone", "!m: served to everyone where a Node advertises it, before only through the route a"}},
+			"!a: removed; a model with this name that a Node advertises is served to everyone", "!m: served to everyone where a Node advertises it, before only through the route a"}},
 		{"its target another", served, strings.Replace(served, "{model: m}", "{model: n}", 1), []string{
 			"!m: served to everyone where a Node advertises it, before only through the route a", "a: changed: targets", "n: only through the route a, which limits it (principals, caps)"}},
 		{"its limits gone", served, "routes: [{model: a, targets: [{model: m}]}]", []string{
 			"!a: for everyone, before for alice, team-*", "!a: no cap of max_tokens, before 100", "!m: served to everyone where a Node advertises it, before only through the route a"}},
 		{"a route opens its target's name", served, served[:len(served)-1] + ", {model: m}]", []string{"!m: new, for everyone"}},
 		{"and closes it", served[:len(served)-1] + ", {model: m}]", served, []string{"m: gone; a model of this name is reached only through the route a, which limits it (principals, caps)"}},
-		{"a route without limits goes", "routes: [{model: a, targets: [{model: m}]}]", "routes: []", []string{"a: gone; a model of this name that a Node advertises is served to everyone"}},
-		{"a route with a time limit goes", "routes: [{model: a, timeouts: {total: 1m}}]", "routes: []", []string{"!a: gone; a model of this name that a Node advertises is served to everyone"}},
+		{"a route without limits goes", "routes: [{model: a, targets: [{model: m}]}]", "routes: []", []string{"a: removed; a model with this name that a Node advertises is served to everyone"}},
+		{"a route with a time limit goes", "routes: [{model: a, timeouts: {total: 1m}}]", "routes: []", []string{"!a: removed; a model with this name that a Node advertises is served to everyone"}},
 		{"defaults of advertised models", "routes: []", "routes: []\ndefaults: {queue_limit: 5}", []string{"models that no route names: changed: queue_limit"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -96,9 +96,9 @@ func suggest(got string, names []string) string {
 		return fmt.Sprintf("did you mean %s?", best)
 	}
 	if len(names) == 1 {
-		return "here may stand: " + names[0]
+		return "allowed: " + names[0]
 	}
-	return "here may stand: " + strings.Join(names, ", ")
+	return "allowed: " + strings.Join(names, ", ")
 }
 
 // excerpt makes a value of the file fit to stand in a message.

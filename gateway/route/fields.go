@@ -20,7 +20,7 @@ func (r *reader) table(root *yaml.Node) *Table {
 		{name: "routes", read: func(n *yaml.Node, _ string) { routes = n }},
 	})
 	if routes == nil {
-		r.fault(root, "routes", "it is missing; say \"routes: []\" if there are to be none")
+		r.fault(root, "routes", "it is missing; write \"routes: []\" for no routes")
 	} else { // after the defaults, wherever these stand
 		base.Advertised = false
 		for i, n := range r.list(routes, "routes", "") {
@@ -67,7 +67,7 @@ func (r *reader) retry(n *yaml.Node, path string, to *Retry) {
 		{name: "attempts", read: func(n *yaml.Node, path string) { to.Attempts = r.integer(n, path, 0, maxAttempts) }},
 		{name: "on", read: func(n *yaml.Node, path string) {
 			to.On = 0
-			for i, kind := range r.list(n, path, "say attempts: 0 to try nothing else") {
+			for i, kind := range r.list(n, path, "write attempts: 0 for no retries") {
 				to.On |= 1 << r.oneOf(kind, element(path, i), retryNames)
 			}
 		}},
@@ -90,7 +90,7 @@ func (r *reader) route(n *yaml.Node, path string, base Route) *Route {
 	named, grouped := false, ""
 	once := func(n *yaml.Node, at, field string) bool {
 		if grouped != "" {
-			r.fault(n, at, "the route has %s already; targets is the short form of a single group", grouped)
+			r.fault(n, at, "the route already has %s; targets is the short form of a single group", grouped)
 			return false
 		}
 		grouped = field
@@ -144,7 +144,7 @@ func (r *reader) claim(n *yaml.Node, path string) string {
 		return ""
 	}
 	if other := r.names[name]; other != nil {
-		r.fault(n, path, "%s is a route's name or alias already, in line %d", excerpt(name), other.Line)
+		r.fault(n, path, "%s is already a route's name or alias, in line %d", excerpt(name), other.Line)
 		return ""
 	}
 	r.names[name] = n
@@ -155,12 +155,12 @@ func (r *reader) claim(n *yaml.Node, path string) string {
 var whenNames = []string{"full", "down"}
 
 func (r *reader) groups(n *yaml.Node, path string) (groups []Group) {
-	for i, n := range r.list(n, path, "remove the line to use whatever serves the model under the same name") {
+	for i, n := range r.list(n, path, "remove the line to use any provider that serves the model under the same name") {
 		at, g, filled := element(path, i), Group{}, false
 		r.object(n, at, []field{
 			{name: "when", read: func(n *yaml.Node, path string) {
 				if g.When = When(r.oneOf(n, path, whenNames)); i == 0 {
-					r.fault(n, path, "the first group is always used first; when belongs to a later one")
+					r.fault(n, path, "the first group is always tried first; when is for later groups")
 				}
 			}},
 			{name: "targets", read: func(n *yaml.Node, path string) { filled, g.Targets = true, r.targets(n, path) }},
@@ -174,7 +174,7 @@ func (r *reader) groups(n *yaml.Node, path string) (groups []Group) {
 }
 
 func (r *reader) targets(n *yaml.Node, path string) (targets []Target) {
-	for i, n := range r.list(n, path, "remove the line to use whatever serves the model under the same name") {
+	for i, n := range r.list(n, path, "remove the line to use any provider that serves the model under the same name") {
 		to := Target{Weight: 1}
 		r.object(n, element(path, i), append([]field{
 			{name: "node", read: func(n *yaml.Node, path string) { to.Node = r.glob(n, path) }},
@@ -184,7 +184,7 @@ func (r *reader) targets(n *yaml.Node, path string) (targets []Target) {
 			{name: "weight", read: func(n *yaml.Node, path string) { to.Weight = r.integer(n, path, 1, maxWeight) }},
 		}, r.credential(&to)...))
 		if to.Slot == "" && (to.Profile != "" || to.BaseURL != "") {
-			r.fault(n, element(path, i), "profile and base_url say how a slot's credential is used; the target has no slot")
+			r.fault(n, element(path, i), "profile and base_url set how a slot's credential is used, but the target has no slot")
 		}
 		targets = append(targets, to)
 	}
@@ -209,7 +209,7 @@ func (r *reader) labels(n *yaml.Node, path string) map[string]string {
 
 // noSlots is what a token mode Edge says of whatever would put a credential of its own on a request: only one in managed
 // mode issues leases of them.
-const noSlots = "a credential slot needs managed mode; in token mode no leases are issued, and a provider's key is given to its Node (key-file)"
+const noSlots = "a credential slot requires managed mode; in token mode, give the provider's key to its Node (key-file)"
 
 // credential are the fields of a target that say whose credential its provider is called with.
 func (r *reader) credential(to *Target) []field {

@@ -41,7 +41,7 @@ func (r *reader) parameters(n *yaml.Node, path string) Parameters {
 		r.fault(n, path, "there are more than %d defaults and caps", openai.MaxParameters)
 	}
 	if p.size > maxDefaults {
-		r.fault(n, path, "the defaults have more than %d bytes", maxDefaults)
+		r.fault(n, path, "the defaults are larger than %d bytes", maxDefaults)
 	}
 	return p.to
 }
@@ -54,18 +54,18 @@ func (p *parameterReader) readDefaults(n *yaml.Node, path string) {
 		}
 		if openai.ParameterIsLength(m.name) {
 			if p.length != "" {
-				p.fault(m.key, at, "%s is a name of the same parameter; keep one of them", p.length)
+				p.fault(m.key, at, "%s sets the same parameter; keep one of them", p.length)
 			}
 			p.length = m.name
 			if v, ok := asNumber(m.value); !ok || v != math.Trunc(v) || v < 1 || v > maxExact {
-				p.fault(m.value, at, "a length must be a whole number of tokens of at least 1, not %s", describe(m.value))
+				p.fault(m.value, at, "a length must be a whole number of tokens, at least 1, not %s", describe(m.value))
 			}
 			p.defaults[openai.MaxTokensParameter] = m
 		} else {
 			p.defaults[m.name] = m
 		}
 		if isNull(m.value) {
-			p.fault(m.key, at, "null is what a client gives that gives nothing; it is no default")
+			p.fault(m.key, at, "null is not a default: it means that no value is given")
 			continue
 		}
 		value := p.json(nil, m.value, at)
@@ -87,19 +87,19 @@ func (p *parameterReader) readCaps(n *yaml.Node, path, defaults string) {
 		v, ok := asNumber(m.value)
 		switch {
 		case !length && openai.ParameterIsLength(m.name):
-			p.fault(m.key, at, "write %s, which holds for %s as well", openai.MaxTokensParameter, m.name)
+			p.fault(m.key, at, "write %s, which also applies to %s", openai.MaxTokensParameter, m.name)
 			continue
 		case m.name != openai.ChoicesParameter && openai.ParameterIsChoices(m.name):
-			p.fault(m.key, at, "write %s, which holds for %s as well", openai.ChoicesParameter, m.name)
+			p.fault(m.key, at, "write %s, which also applies to %s", openai.ChoicesParameter, m.name)
 			continue
 		case !ok || v < 0:
 			p.fault(m.value, at, "a cap must be a number of at least 0, not %s", describe(m.value))
 			continue
 		case length && (v != math.Trunc(v) || v < 1 || v > maxExact):
-			p.fault(m.value, at, "this must be a whole number of tokens of at least 1, not %s", describe(m.value))
+			p.fault(m.value, at, "this must be a whole number of tokens, at least 1, not %s", describe(m.value))
 			continue
 		case m.name == openai.ChoicesParameter && (v != math.Trunc(v) || v < 1 || v > maxExact):
-			p.fault(m.value, at, "this must be a whole number of answers of at least 1, not %s", describe(m.value))
+			p.fault(m.value, at, "this must be a whole number of answers, at least 1, not %s", describe(m.value))
 			continue
 		}
 		if d, ok := p.defaults[m.name]; ok {
@@ -119,7 +119,7 @@ func (p *parameterReader) readAllow(n *yaml.Node, path string) {
 	for i, v := range p.list(n, path, "leave it out to allow none") {
 		name := members[p.oneOf(v, element(path, i), members)]
 		if slices.Contains(p.to.Allow, name) {
-			p.fault(v, element(path, i), "%s stands here already", name)
+			p.fault(v, element(path, i), "%s is already in this list", name)
 		}
 		p.to.Allow = append(p.to.Allow, name)
 	}
@@ -133,7 +133,7 @@ func (p *parameterReader) name(m member, path string) bool {
 	}
 	folded := strings.ToLower(m.name)
 	if other, taken := p.names[folded]; taken && other != m.name {
-		p.fault(m.key, path, "%s is the same name in another spelling; keep one of them", other)
+		p.fault(m.key, path, "%s is the same name, spelled differently; keep one of them", other)
 		return false
 	}
 	p.names[folded] = m.name
@@ -187,7 +187,7 @@ func (r *reader) jsonScalar(dst []byte, n *yaml.Node, path string) []byte {
 		r.fault(n, path, "a number must be finite, not %s", describe(n))
 		return append(dst, '0')
 	}
-	r.fault(n, path, "this is read as no string, number, true or false; put it in quotes")
+	r.fault(n, path, "this is not a string, number, true or false; put it in quotes")
 	return append(dst, "null"...)
 }
 

@@ -48,7 +48,7 @@ func read(path string) ([]byte, os.FileInfo, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, nil, err
 	} else if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s is no regular file", path)
+		return nil, nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -96,7 +96,7 @@ func (r *reader) document(data []byte) *yaml.Node {
 	if at, bad := unreadable(data); bad {
 		before := data[:at]
 		line := 1 + bytes.Count(before, []byte("\n"))
-		r.faults.add(line, 1+utf8.RuneCount(before[1+bytes.LastIndexByte(before, '\n'):]), "", "this byte is no printable UTF-8; the file must be text")
+		r.faults.add(line, 1+utf8.RuneCount(before[1+bytes.LastIndexByte(before, '\n'):]), "", "this byte is not printable UTF-8; the file must be text")
 		return nil
 	}
 	d := yaml.NewDecoder(bytes.NewReader(data))
@@ -115,7 +115,7 @@ func (r *reader) document(data []byte) *yaml.Node {
 		r.noYAML(err)
 		return nil
 	default:
-		r.fault(&second, "", "a second document begins here; the file must be a single one, without another ---")
+		r.fault(&second, "", "a second document begins here; the file must hold a single one, without another ---")
 		return nil
 	}
 	root := first.Content[0]
@@ -129,7 +129,7 @@ func (r *reader) document(data []byte) *yaml.Node {
 	return root
 }
 
-const emptyFile = "the file holds no routes, nor that there are none; say \"routes: []\" if there are to be none"
+const emptyFile = "the file holds no routes; write \"routes: []\" if that is intended"
 
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
@@ -141,7 +141,7 @@ func (r *reader) noYAML(err error) {
 		line, _ = strconv.Atoi(m[1]) // its own digits
 		message = message[len(m[0]):]
 	}
-	r.faults.add(line, 0, "", "this is no YAML, here or in the next lines: "+message)
+	r.faults.add(line, 0, "", "this is not valid YAML, here or in the next lines: "+message)
 }
 
 // unreadable finds the first byte that may not stand in YAML. The library would refuse it too, but without a place.
@@ -164,15 +164,15 @@ func unreadable(data []byte) (at int, bad bool) {
 func (r *reader) shape(n *yaml.Node, depth int) {
 	switch {
 	case n.Kind == yaml.AliasNode:
-		r.fault(n, "", "aliases (*%s) are not read here; write out what it stands for", n.Value)
+		r.fault(n, "", "aliases (*%s) are not supported; write out the value", n.Value)
 		return
 	case n.Anchor != "":
-		r.fault(n, "", "anchors (&%s) are not read here; remove it", n.Anchor)
+		r.fault(n, "", "anchors (&%s) are not supported; remove it", n.Anchor)
 	case n.Style&yaml.TaggedStyle != 0:
-		r.fault(n, "", "tags (%s) are not read here; remove it", n.Tag)
+		r.fault(n, "", "tags (%s) are not supported; remove it", n.Tag)
 	}
 	if depth > maxNesting {
-		r.fault(n, "", "this lies more than %d levels deep", maxNesting)
+		r.fault(n, "", "this is nested more than %d levels deep", maxNesting)
 		return
 	}
 	for _, child := range n.Content {

@@ -124,81 +124,81 @@ func TestParseOfNoRoutes(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		// YAML.
-		{"routes: [", "iop.yaml:1: this is no YAML, here or in the next lines: "},
-		{"a: b: c", "iop.yaml:1: this is no YAML, here or in the next lines: "},
-		{"\tx", "this is no YAML"},
-		{"# x\n  é\x00", "iop.yaml:2:4: this byte is no printable UTF-8"},
-		{"x: \xff", "iop.yaml:1:4: this byte is no printable UTF-8"},
+		{"routes: [", "iop.yaml:1: this is not valid YAML, here or in the next lines: "},
+		{"a: b: c", "iop.yaml:1: this is not valid YAML, here or in the next lines: "},
+		{"\tx", "this is not valid YAML"},
+		{"# x\n  é\x00", "iop.yaml:2:4: this byte is not printable UTF-8"},
+		{"x: \xff", "iop.yaml:1:4: this byte is not printable UTF-8"},
 		{"{}\n---\n{}", "iop.yaml:2:1: a second document"},
-		{"routes: &a []\nx: *a", "iop.yaml:2:4: aliases (*a) are not read here"},
-		{"routes: &a []\nx: *a", "iop.yaml:1:9: anchors (&a) are not read here"},
-		{"routes: !!seq []", "iop.yaml:1:9: tags (!!seq) are not read here"},
+		{"routes: &a []\nx: *a", "iop.yaml:2:4: aliases (*a) are not supported"},
+		{"routes: &a []\nx: *a", "iop.yaml:1:9: anchors (&a) are not supported"},
+		{"routes: !!seq []", "iop.yaml:1:9: tags (!!seq) are not supported"},
 		{"x: " + strings.Repeat("[", 40) + strings.Repeat("]", 40), "more than 32 levels deep"},
 		{"x: " + strings.Repeat("[", 200_000), "iop.yaml"},
 		{strings.Repeat("#", MaxFileSize+1), "larger than 1048576 bytes"},
 		// Structure.
 		{"- a", "iop.yaml:1:1: this must be a map (name: value), not a list"},
 		{"5", "not 5"},
-		{"rutes: []", "iop.yaml:1:1: rutes: there is no such field; did you mean routes?"},
-		{"zzz: 1", "zzz: there is no such field; here may stand: advertised_models, defaults, routes"},
-		{"routes: [{model: a}]\nroutes: []", "iop.yaml:2:1: routes: this stands here already, in line 1"},
+		{"rutes: []", "iop.yaml:1:1: rutes: unknown field; did you mean routes?"},
+		{"zzz: 1", "zzz: unknown field; allowed: advertised_models, defaults, routes"},
+		{"routes: [{model: a}]\nroutes: []", "iop.yaml:2:1: routes: this is already given, in line 1"},
 		{"1: 2", "a name must be a string, not 1"},
 		{"<<: {routes: []}", "a merge key"},
-		{"routes:", "iop.yaml:1:1: routes: there is no value"},
+		{"routes:", "iop.yaml:1:1: routes: the value is missing"},
 		// What an editor, a full disk or a mistake leaves: to take it would open every model to everyone.
 		{"", `iop.yaml:1:1: the file holds no routes`},
 		{"\n \t\n", `iop.yaml`},
 		{" \n\n", `iop.yaml:1:1: the file holds no routes`},
 		{"# routes:\n#   - model: a\n", `iop.yaml:1:1: the file holds no routes`},
 		{"---\n", `iop.yaml:1:1: the file holds no routes`},
-		{"null", `say "routes: []" if there are to be none`},
-		{"~", `say "routes: []" if there are to be none`},
+		{"null", `write "routes: []" if that is intended`},
+		{"~", `write "routes: []" if that is intended`},
 		{"\ufeff", `iop.yaml`},
-		{"{}", `iop.yaml:1:1: routes: it is missing; say "routes: []"`},
+		{"{}", `iop.yaml:1:1: routes: it is missing; write "routes: []"`},
 		{"advertised_models: serve", `iop.yaml:1:1: routes: it is missing`},
 		{"# x\ndefaults: {policy: weighted}", `iop.yaml:2:1: routes: it is missing`},
 		{"routes: {}", "routes: this must be a list"},
 		{"routes: ''", "routes: this must be a list"},
 		{"routes: {model: a}", "routes: this must be a list"},
 		{"routes: [a]", `iop.yaml:1:10: routes[0]: this must be a map (name: value), not the string "a"`},
-		{"advertised_models: deny", `advertised_models: "deny" is not known; here may stand: serve, refuse`},
+		{"advertised_models: deny", `advertised_models: "deny" is unknown; allowed: serve, refuse`},
 		// Routes.
 		{"routes: [{aliases: [b]}]", "routes[0]: the route has no model"},
 		{"routes: [{model: 3}]", "routes[0].model: this must be a string, not 3; put it in quotes"},
-		{"routes: [{model: ''}]", "routes[0].model: a model's name must have 1 to 256 bytes"},
+		{"routes: [{model: ''}]", "routes[0].model: a model's name must be 1 to 256 bytes long"},
 		{"routes: [{model: " + strings.Repeat("m", 257) + "}]", "1 to 256 bytes"},
-		{`routes: [{model: "a\n"}]`, "printable characters only"},
-		{`routes: [{model: "a\uFFFD"}]`, "printable characters only"},
+		{`routes: [{model: "a\n"}]`, "only printable characters"},
+		{`routes: [{model: "a\uFFFD"}]`, "only printable characters"},
 		{`routes: [{model: " a"}]`, "must not begin or end with a space"},
 		{"routes: [{model: gpt-*}]", "not a pattern"},
-		{"routes:\n- model: a\n- model: a", `iop.yaml:3:10: routes[1].model: "a" is a route's name or alias already, in line 2`},
+		{"routes:\n- model: a\n- model: a", `iop.yaml:3:10: routes[1].model: "a" is already a route's name or alias, in line 2`},
 		{"routes:\n- model: a\n  aliases: [b]\n- model: b", "in line 3"},
-		{"routes:\n- model: a\n  aliases: [a]", "routes[0].aliases[0]: \"a\" is a route's name"},
+		{"routes:\n- model: a\n  aliases: [a]", "routes[0].aliases[0]: \"a\" is already a route's name"},
 		{"routes: [{model: a, aliases: b}]", "routes[0].aliases: this must be a list"},
 		{"routes: [{model: a, aliases: []}]", "routes[0].aliases: the list is empty; remove the line"},
 		{"routes: [{model: a, principals: []}]", "remove the line to let everyone use the route"},
 		{"routes: [{model: a, principals: ['team-[ab]']}]", "routes[0].principals[0]: pattern"},
-		{"routes: [{model: a, policy: least-busy}]", `routes[0].policy: "least-busy" is not known; did you mean least_busy?`},
+		{"routes: [{model: a, policy: least-busy}]", `routes[0].policy: "least-busy" is unknown; did you mean least_busy?`},
 		{"routes: [{model: a, rename_model: 'yes'}]", "routes[0].rename_model: this must be true or false"},
-		{"routes: [{model: a, slot: x}]", "routes[0].slot: a credential slot needs managed mode"},
-		{"routes: [{model: a, targets: [{profile: }]}]", "routes[0].targets[0].profile: a credential slot needs managed mode"},
+		{"routes: [{model: a, slot: x}]", "routes[0].slot: a credential slot requires managed mode"},
+		{"routes: [{model: a, targets: [{profile: }]}]", "routes[0].targets[0].profile: a credential slot requires managed mode"},
 		{"routes: [{model: a, queue_limit: 0}]", "routes[0].queue_limit: this must be a whole number from 1 to 1000000, not 0"},
 		{"routes: [{model: a, queue_limit: 1.5}]", "not 1.5"},
 		{"routes: [{model: a, queue_limit: many}]", `not the string "many"`},
 		{"routes: [{model: a, retry: {attempts: -1}}]", "routes[0].retry.attempts: this must be a whole number from 0 to 10"},
-		{"routes: [{model: a, retry: {on: []}}]", "say attempts: 0"},
-		{"routes: [{model: a, retry: {on: [timeout]}}]", `routes[0].retry.on[0]: "timeout" is not known`},
+		{"routes: [{model: a, retry: {on: []}}]", "write attempts: 0"},
+		{"routes: [{model: a, retry: {on: [timeout]}}]", `routes[0].retry.on[0]: "timeout" is unknown`},
 		{"routes: [{model: a, timeouts: {queue: 30}}]", "routes[0].timeouts.queue: this must be a duration with a unit"},
 		{"routes: [{model: a, timeouts: {queue: -1s}}]", "must be a duration"},
 		{"routes: [{model: a, timeouts: {queue: 25h}}]", "from 0s to 24h"},
-		{"defaults: {model: a}", "defaults.model: there is no such field; here may stand: policy, retry, timeouts, queue_limit"},
+		{"defaults: {model: a}", "defaults.model: unknown field; allowed: policy, retry, timeouts, queue_limit"},
 		// Targets.
-		{"routes: [{model: a, targets: [{}], groups: []}]", "routes[0].groups: the route has targets already"},
+		{"routes: [{model: a, targets: [{}], groups: []}]", "routes[0].groups: the route already has targets"},
 		{"routes: [{model: a, targets: []}]", "routes[0].targets: the list is empty"},
 		{"routes: [{model: a, groups: []}]", "routes[0].groups: the list is empty"},
 		{"routes: [{model: a, groups: [{}]}]", "routes[0].groups[0]: the group has no targets"},
-		{"routes: [{model: a, groups: [{when: down, targets: [{}]}]}]", "routes[0].groups[0].when: the first group is always used first"},
-		{"routes: [{model: a, groups: [{targets: [{}]}, {when: offline, targets: [{}]}]}]", `"offline" is not known; here may stand: full, down`},
+		{"routes: [{model: a, groups: [{when: down, targets: [{}]}]}]", "routes[0].groups[0].when: the first group is always tried first"},
+		{"routes: [{model: a, groups: [{targets: [{}]}, {when: offline, targets: [{}]}]}]", `"offline" is unknown; allowed: full, down`},
 		{"routes: [{model: a, targets: [{weight: 0}]}]", "routes[0].targets[0].weight: this must be a whole number from 1 to 1000"},
 		{"routes: [{model: a, targets: [{node: 'a b'}]}]", "routes[0].targets[0].node: pattern"},
 		{"routes: [{model: a, targets: [{provider: '{x}'}]}]", "routes[0].targets[0].provider: pattern"},
@@ -209,24 +209,24 @@ func TestParseRefuses(t *testing.T) {
 		{"routes: [{model: a, parameters: {defaults: {options.num_predict: 1}}}]", "only top-level parameters"},
 		{"routes: [{model: a, parameters: {defaults: {model: b}}}]", "parameters.defaults.model: model is the gateway's to set"},
 		{"routes: [{model: a, parameters: {caps: {stream: 1}}}]", "stream is the gateway's to set"},
-		{"routes: [{model: a, parameters: {defaults: {a: null}}}]", "it is no default"},
+		{"routes: [{model: a, parameters: {defaults: {a: null}}}]", "null is not a default"},
 		{"routes: [{model: a, parameters: {defaults: {a: [.inf]}}}]", "parameters.defaults.a[0]: a number must be finite"},
 		{"routes: [{model: a, parameters: {defaults: {a: 2024-01-01}}}]", "put it in quotes"},
-		{"routes: [{model: a, parameters: {defaults: {a: {b: 1, b: 2}}}}]", "parameters.defaults.a.b: this stands here already"},
-		{"routes: [{model: a, parameters: {defaults: {seed: 1, Seed: 2}}}]", "seed is the same name in another spelling"},
-		{"routes: [{model: a, parameters: {defaults: {max_tokens: 1, max_output_tokens: 2}}}]", "max_tokens is a name of the same parameter"},
+		{"routes: [{model: a, parameters: {defaults: {a: {b: 1, b: 2}}}}]", "parameters.defaults.a.b: this is already given"},
+		{"routes: [{model: a, parameters: {defaults: {seed: 1, Seed: 2}}}]", "seed is the same name, spelled differently"},
+		{"routes: [{model: a, parameters: {defaults: {max_tokens: 1, max_output_tokens: 2}}}]", "max_tokens sets the same parameter"},
 		{"routes: [{model: a, parameters: {defaults: {max_tokens: x}}}]", "a length must be a whole number of tokens"},
-		{"routes: [{model: a, parameters: {defaults: {a: " + strings.Repeat("x", maxDefaults) + "}}}]", "the defaults have more than 65536 bytes"},
+		{"routes: [{model: a, parameters: {defaults: {a: " + strings.Repeat("x", maxDefaults) + "}}}]", "the defaults are larger than 65536 bytes"},
 		{"routes: [{model: a, parameters: {caps: {a: -1}}}]", "parameters.caps.a: a cap must be a number of at least 0, not -1"},
 		{"routes: [{model: a, parameters: {caps: {a: .nan}}}]", "a cap must be a number"},
 		{"routes: [{model: a, parameters: {caps: {a: '1'}}}]", "a cap must be a number"},
-		{"routes: [{model: a, parameters: {caps: {max_tokens: 0}}}]", "a whole number of tokens of at least 1"},
-		{"routes: [{model: a, parameters: {caps: {max_tokens: 1.5}}}]", "a whole number of tokens of at least 1"},
-		{"routes: [{model: a, parameters: {caps: {max_completion_tokens: 5}}}]", "write max_tokens, which holds for max_completion_tokens"},
-		{"routes: [{model: a, parameters: {caps: {n_cmpl: 5}}}]", "write n, which holds for n_cmpl"},
-		{"routes: [{model: a, parameters: {caps: {n: 0.5}}}]", "a whole number of answers of at least 1"},
-		{"routes: [{model: a, parameters: {allow: [model]}}]", "parameters.allow[0]: \"model\" is not known; did you mean models?"},
-		{"routes: [{model: a, parameters: {allow: [models, models]}}]", "parameters.allow[1]: models stands here already"},
+		{"routes: [{model: a, parameters: {caps: {max_tokens: 0}}}]", "a whole number of tokens, at least 1"},
+		{"routes: [{model: a, parameters: {caps: {max_tokens: 1.5}}}]", "a whole number of tokens, at least 1"},
+		{"routes: [{model: a, parameters: {caps: {max_completion_tokens: 5}}}]", "write max_tokens, which also applies to max_completion_tokens"},
+		{"routes: [{model: a, parameters: {caps: {n_cmpl: 5}}}]", "write n, which also applies to n_cmpl"},
+		{"routes: [{model: a, parameters: {caps: {n: 0.5}}}]", "a whole number of answers, at least 1"},
+		{"routes: [{model: a, parameters: {allow: [model]}}]", "parameters.allow[0]: \"model\" is unknown; did you mean models?"},
+		{"routes: [{model: a, parameters: {allow: [models, models]}}]", "parameters.allow[1]: models is already in this list"},
 		{"routes: [{model: a, parameters: {allow: []}}]", "the list is empty; leave it out to allow none"},
 		{"routes: [{model: a, parameters: {allow: [3]}}]", "parameters.allow[0]: this must be a string"},
 		{"routes: [{model: a, parameters: {caps: {a: 1}, defaults: {a: 2}}}]", "parameters.defaults.a: this is above the cap in line 1"},
@@ -263,10 +263,10 @@ func manyCaps(n int) string {
 func TestParseTellsAllFaults(t *testing.T) {
 	_, err := Parse("f", []byte("routes:\n- modle: a\n  policy: best\n  timeouts: {queue: 5}\nadvertised: no\n"))
 	want := "f:2:3: routes[0]: the route has no model, the name that clients use\n" +
-		"f:2:3: routes[0].modle: there is no such field; did you mean model?\n" +
-		"f:3:11: routes[0].policy: \"best\" is not known; here may stand: least_busy, weighted, lowest_wait, warm_first, prefix_affinity\n" +
+		"f:2:3: routes[0].modle: unknown field; did you mean model?\n" +
+		"f:3:11: routes[0].policy: \"best\" is unknown; allowed: least_busy, weighted, lowest_wait, warm_first, prefix_affinity\n" +
 		"f:4:21: routes[0].timeouts.queue: this must be a duration with a unit, such as 500ms, 30s or 5m, from 0s to 24h, not 5\n" +
-		"f:5:1: advertised: there is no such field; here may stand: advertised_models, defaults, routes"
+		"f:5:1: advertised: unknown field; allowed: advertised_models, defaults, routes"
 	if err == nil || sortLines(err.Error()) != sortLines(want) {
 		t.Errorf("%v\nwant\n%s", err, want)
 	}
@@ -288,7 +288,7 @@ func TestLoad(t *testing.T) {
 	if _, err := Load(path); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
 		t.Errorf("%v", err)
 	}
-	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("%v", err)
 	}
 	if err := os.WriteFile(path, []byte("routes: [{model: a}]"), 0o600); err != nil {
@@ -457,13 +457,13 @@ routes:
 	for file, want := range map[string]string{
 		"routes: [{model: a, slot: x}]":                                        "routes[0].slot: this belongs to a target",
 		"routes: [{model: a, targets: [{slot: 'a b'}]}]":                       "routes[0].targets[0].slot: a slot name may hold",
-		"routes: [{model: a, targets: [{slot: }]}]":                            "routes[0].targets[0].slot: there is no value",
-		"routes: [{model: a, targets: [{profile: p}]}]":                        "routes[0].targets[0]: profile and base_url say how",
+		"routes: [{model: a, targets: [{slot: }]}]":                            "routes[0].targets[0].slot: the value is missing",
+		"routes: [{model: a, targets: [{profile: p}]}]":                        "routes[0].targets[0]: profile and base_url set how",
 		"routes: [{model: a, targets: [{slot: s, base_url: 'ftp://x'}]}]":      "routes[0].targets[0].base_url: a target must be http(s)",
 		"routes: [{model: a, targets: [{slot: s, base_url: 'http://u:p@x'}]}]": "routes[0].targets[0].base_url: a target must be http(s)",
 		"routes: [{model: a, targets: [{slot: s, profile: ''}]}]":              "routes[0].targets[0].profile: a profile name must have",
 		"routes: [{model: a, targets: [{slot: s, slott: t}]}]":                 "did you mean slot",
-		"defaults: {slot: x}":                                                  "defaults.slot: there is no such field",
+		"defaults: {slot: x}":                                                  "defaults.slot: unknown field",
 	} {
 		_, err := Parse("iop.yaml", []byte(file), Managed(true))
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -473,7 +473,7 @@ routes:
 	for _, file := range []string{
 		"routes: [{model: a, targets: [{slot: s}]}]", "routes: [{model: a, targets: [{base_url: 'http://x'}]}]",
 	} {
-		if _, err := Parse("iop.yaml", []byte(file), Managed(false)); err == nil || !strings.Contains(err.Error(), "needs managed mode") {
+		if _, err := Parse("iop.yaml", []byte(file), Managed(false)); err == nil || !strings.Contains(err.Error(), "requires managed mode") {
 			t.Errorf("%s in token mode: %v", file, err)
 		}
 	}

@@ -41,9 +41,9 @@ func (r *reader) object(n *yaml.Node, path string, fields []field) {
 		f := find(fields, m.name)
 		switch {
 		case f == nil:
-			r.fault(m.key, at, "there is no such field; %s", suggest(m.name, visible(fields)))
+			r.fault(m.key, at, "unknown field; %s", suggest(m.name, visible(fields)))
 		case isNull(m.value) && !f.hidden:
-			r.fault(m.key, at, "there is no value; give one, or remove the line")
+			r.fault(m.key, at, "the value is missing; give one, or remove the line")
 		default:
 			f.read(m.value, at)
 		}
@@ -88,7 +88,7 @@ func (r *reader) members(n *yaml.Node, path string) (list []member) {
 			continue
 		}
 		if line, twice := lines[key.Value]; twice {
-			r.fault(key, join(path, key.Value), "this stands here already, in line %d", line)
+			r.fault(key, join(path, key.Value), "this is already given, in line %d", line)
 			continue
 		}
 		lines[key.Value] = key.Line
@@ -183,7 +183,7 @@ func (r *reader) oneOf(n *yaml.Node, path string, names []string) int {
 			return i
 		}
 	}
-	r.fault(n, path, "%s is not known; %s", excerpt(got), suggest(got, names))
+	r.fault(n, path, "%s is unknown; %s", excerpt(got), suggest(got, names))
 	return 0
 }
 
@@ -208,9 +208,9 @@ func (r *reader) modelName(n *yaml.Node, path string) (string, bool) {
 	fault := ""
 	switch {
 	case name == "" || len(name) > openai.MaxModelLength:
-		fault = fmt.Sprintf("a model's name must have 1 to %d bytes", openai.MaxModelLength)
+		fault = fmt.Sprintf("a model's name must be 1 to %d bytes long", openai.MaxModelLength)
 	case strings.ContainsFunc(name, func(c rune) bool { return !unicode.IsPrint(c) || c == utf8.RuneError }):
-		fault = "a model's name must have printable characters only"
+		fault = "a model's name must contain only printable characters"
 	case name[0] == ' ' || name[len(name)-1] == ' ':
 		fault = "a model's name must not begin or end with a space"
 	case strings.Contains(name, "*"):
