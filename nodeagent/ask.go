@@ -86,6 +86,7 @@ func (a answer) into(v any) bool {
 type nature struct {
 	engine   Engine
 	capacity int    // as it told; 0 if it did not
+	how      string // how an Ollama's capacity is known, or why not
 	version  string // as it told; empty if it did not
 }
 
@@ -143,8 +144,14 @@ func (p *provider) identify(ctx context.Context, likely Engine) (nature, error) 
 func (p *provider) askOllama(ctx context.Context) (nature, bool, error) {
 	a, err := p.ask(ctx, pathOllamaVersion)
 	var v struct{ Version string }
-	ok := a.into(&v) && v.Version != ""
-	return nature{engine: OllamaEngine, version: plainVersion(v.Version)}, ok, err
+	if !a.into(&v) || v.Version == "" {
+		return nature{}, false, err
+	}
+	id := nature{engine: OllamaEngine, version: plainVersion(v.Version)}
+	if p.spec.Capacity == 0 {
+		id.capacity, id.how = p.ollamaCapacity()
+	}
+	return id, true, err
 }
 
 func (p *provider) askLlamaCPP(ctx context.Context) (nature, bool, error) {
@@ -155,7 +162,7 @@ func (p *provider) askLlamaCPP(ctx context.Context) (nature, bool, error) {
 		Build      string          `json:"build_info"`
 	}
 	ok := a.into(&v) && (v.TotalSlots > 0 || v.Settings != nil)
-	return nature{LlamaCPPEngine, v.TotalSlots, plainVersion(v.Build)}, ok, err
+	return nature{engine: LlamaCPPEngine, capacity: v.TotalSlots, version: plainVersion(v.Build)}, ok, err
 }
 
 func (p *provider) askSGLang(ctx context.Context) (nature, bool, error) {
@@ -167,7 +174,7 @@ func (p *provider) askSGLang(ctx context.Context) (nature, bool, error) {
 		Version    string          `json:"version"`
 	}
 	ok := a.into(&v) && (v.Model != "" || v.States != nil)
-	return nature{SGLangEngine, v.MaxRunning, plainVersion(v.Version)}, ok, err
+	return nature{engine: SGLangEngine, capacity: v.MaxRunning, version: plainVersion(v.Version)}, ok, err
 }
 
 func (p *provider) askLMStudio(ctx context.Context) (nature, bool, error) {

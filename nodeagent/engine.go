@@ -52,7 +52,7 @@ var (
 
 // engines is the table of engines; the order is that of discovery.
 var engines = []engineTraits{
-	{engine: OllamaEngine, adapter: "ollama", capacity: 4, port: "11434", poll: 2 * time.Second,
+	{engine: OllamaEngine, adapter: "ollama", capacity: 1, port: "11434", poll: 2 * time.Second,
 		operations: chatOperations | setOf(openai.OpOllamaChat, openai.OpOllamaGenerate, openai.OpOllamaEmbed, openai.OpOllamaEmbeddings)},
 	{engine: VLLMEngine, adapter: "openai", capacity: 128, port: "8000", poll: 5 * time.Second, operations: modelOperations},
 	{engine: LlamaCPPEngine, adapter: "openai", capacity: 4, port: "8080", poll: 5 * time.Second, closesStreams: true,

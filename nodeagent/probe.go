@@ -45,6 +45,7 @@ type prober struct {
 	listed     []openai.Model // what it listed then
 	mapped     time.Time      // when its paths were last looked for; zero if they must be
 	mappedAs   nature         // what it was then
+	hinted     string         // what was last said of an Ollama's capacity
 	first      chan struct{}  // closed by the first look
 	looked     bool
 	said       reach.Repeat // of the findings
@@ -171,6 +172,7 @@ func (b *prober) identify(ctx context.Context) (nature, error) {
 		return nature{}, err
 	}
 	b.identified = time.Now()
+	b.hint(id)
 	return id, nil
 }
 

@@ -55,7 +55,7 @@ func TestIdentify(t *testing.T) {
 		{sim.OpenAI, OpenAIEngine, "openai", 32},
 		{sim.VLLM, VLLMEngine, "openai", 128},
 		{sim.LlamaCPP, LlamaCPPEngine, "openai", 7},
-		{sim.Ollama, OllamaEngine, "ollama", 4},
+		{sim.Ollama, OllamaEngine, "ollama", 1},
 		{sim.LMStudio, LMStudioEngine, "openai", 4},
 		{sim.SGLang, SGLangEngine, "openai", 7},
 		{sim.Anthropic, AnthropicEngine, "anthropic", 32},

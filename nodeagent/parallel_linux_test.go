@@ -1,0 +1,39 @@
+package nodeagent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const socketTable = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:2CAA 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1 0000000000000000 100 0 0 10 0
+   1: 00000000:2CAA 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 12 1 0000000000000000 100 0 0 10 0
+   2: 0100007F:2CAB 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 13 1 0000000000000000 100 0 0 10 0
+   3: 0100007F:2CAA 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000     0        0 14 1 0000000000000000 20 4 30 10 -1
+   4: 0500A8C0:2CAA 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15 1 0000000000000000 100 0 0 10 0
+   5: 0200017F:2CAA 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 16 1 0000000000000000 100 0 0 10 0
+   0: 00000000000000000000000000000000:2CAA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 17 1
+   1: 00000000000000000000000001000000:2CAA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 18 1
+   2: 0000000000000000FFFF00000100007F:2CAA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 19 1
+   3: B80D0120000000000000000001000000:2CAA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 20 1
+   4: short
+`
+
+func TestListenersIn(t *testing.T) {
+	want := []string{"socket:[11]", "socket:[12]", "socket:[16]", "socket:[17]", "socket:[18]", "socket:[19]"}
+	if got := listenersIn(strings.NewReader(socketTable), 11434); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func FuzzListenersIn(f *testing.F) {
+	f.Add(socketTable, uint16(11434))
+	f.Fuzz(func(t *testing.T, table string, port uint16) {
+		for _, link := range listenersIn(strings.NewReader(table), port) {
+			if !strings.HasPrefix(link, "socket:[") || !strings.HasSuffix(link, "]") {
+				t.Errorf("%q", link)
+			}
+		}
+	})
+}
