@@ -302,7 +302,7 @@ func serve(srv *http.Server, l net.Listener) error {
 // drain takes no new runs and waits for the live ones: those that are not done in time are cancelled, and their clients
 // told. Nodes are told at once to go elsewhere. The listener stays open meanwhile, so that a balancer sees /readyz fail.
 func (s *Server) drain() {
-	s.log.Info("draining", "runs", s.runs.live.Load(), "timeout", s.cfg.DrainTimeout.String())
+	defer s.sayDraining()()
 	s.draining.Store(true)
 	s.adm.Close() // who waits is told to come again
 	s.bodies.close()
@@ -311,6 +311,7 @@ func (s *Server) drain() {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.acceptor.Drain(nodes) }) // it fails when runs are left, which Close ends
 	if !s.idleWithin(s.cfg.DrainTimeout) {
+		s.log.Warn("the time to drain is over: runs are cut", "runs", s.runs.live.Load())
 		s.runs.cancelAll(execution.CodeDrainDeadline)
 		s.idleWithin(cutGrace)
 	}

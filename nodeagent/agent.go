@@ -205,7 +205,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return a.result(err)
 	case <-ctx.Done():
 	}
-	a.log.Info("stopping: no new runs, open ones may finish", "timeout", a.cfg.DrainTimeout)
+	defer a.sayDraining()()
 	drain, cancel := context.WithTimeout(a.stopping, a.cfg.DrainTimeout)
 	defer cancel()
 	if err := a.supervisor.Drain(drain); err != nil && a.stopping.Err() == nil {
