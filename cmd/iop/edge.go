@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -72,9 +73,10 @@ func newEdgeCommand() *cobra.Command {
 		Short: "Run the Edge: the public API that Nodes connect to",
 		Long: `Run the Edge: the public API that Nodes connect to.
 
-The first start creates the state directory with the admin token in it. On the
-first SIGTERM or Ctrl-C the Edge takes no new requests, lets open ones finish, and
-exits; on the second it exits at once.
+The first start creates the state directory with the admin token in it. On a
+terminal it prints the Edge's addresses and the next steps. On the first SIGTERM or
+Ctrl-C the Edge takes no new requests, lets open ones finish, and exits; on the
+second it exits at once.
 
 With --config, a route file defines what each model name means. It is reloaded when
 it changes and on SIGHUP. An invalid file is ignored and the log reports why; so is
@@ -107,7 +109,7 @@ master keys on SIGHUP only. Invalid files are ignored.`,
 		logger := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
 		defer logger.close()
 		warnStrays(cmd, logger.out, true)
-		return config.run(cmd.Context(), s, logger.Logger)
+		return config.run(cmd.Context(), s, logger.Logger, greet(cmd.OutOrStdout(), cmd.ErrOrStderr()))
 	}
 	return cmd
 }
@@ -166,8 +168,8 @@ func listensOnLoopback(address string) bool {
 	return err == nil && isLoopback(host)
 }
 
-// run serves until ctx ends.
-func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
+// run serves until ctx ends. terminal is for the welcome, or nil.
+func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger, terminal io.Writer) (err error) {
 	if c.managed() || c.MasterKeyFile != "" {
 		if err := guardSecrets(); err != nil {
 			return err
@@ -180,7 +182,7 @@ func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger
 	if source != nil {
 		defer func() { err = errors.Join(err, source.Close()) }()
 	}
-	store, err := c.openStore(ctx, s, logger)
+	store, first, err := c.openStore(ctx, s, logger)
 	if err != nil {
 		return err
 	}
@@ -204,6 +206,8 @@ func (c *edgeSettings) run(ctx context.Context, s *settings, logger *slog.Logger
 		listening = append(listening, "tunnel", edge.TunnelAddr().String(), "identity", source.ID().String())
 	}
 	logger.Info("listening", listening...)
+	greeting := c.welcome(edge.Addr(), edge.AdminAddr(), first)
+	defer greeting.print(terminal)()
 	return edge.Run(ctx)
 }
 
@@ -218,28 +222,29 @@ func startFault(err error) error {
 	return err
 }
 
-// openStore opens the state, with the admin token beside it and the master keys told to it.
-func (c *edgeSettings) openStore(ctx context.Context, s *settings, logger *slog.Logger) (*state.Store, error) {
-	store, err := state.Open(ctx, c.State)
+// openStore opens the state, with the admin token beside it and the master keys told to it. first: there was no admin token, so this is
+// the first start.
+func (c *edgeSettings) openStore(ctx context.Context, s *settings, logger *slog.Logger) (store *state.Store, first bool, err error) {
+	store, err = state.Open(ctx, c.State)
 	if err != nil {
-		return nil, fmt.Errorf("%w; \"iop doctor edge\" checks it (IOP_EDGE_STATE, --state)", err)
+		return nil, false, fmt.Errorf("%w; \"iop doctor edge\" checks it (IOP_EDGE_STATE, --state)", err)
 	}
 	if !listensOnLoopback(c.AdminListen) {
 		logger.Warn("the admin API is reachable from other machines and is not encrypted", "listen", c.AdminListen)
 	}
-	_, created, err := store.AdminToken(ctx)
+	_, first, err = store.AdminToken(ctx)
 	if err == nil {
 		err = c.useMasterKeys(ctx, s, store, logger)
 	}
 	if err != nil {
 		store.Close()
-		return nil, err
+		return nil, false, err
 	}
 	warnOfSharedNames(ctx, store, logger)
-	if created {
+	if first {
 		logger.Info("created the admin token next to the state, in the file admin-token")
 	}
-	return store, nil
+	return store, first, nil
 }
 
 // warnOfSharedNames logs the names that several live keys have, from before a name belonged to one.
