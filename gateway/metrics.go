@@ -96,6 +96,9 @@ func newMetrics(s *Server) *metrics {
 		Name: "iop_slow_clients_cut_total",
 		Help: "Runs cancelled because their client hardly read anything while others waited for capacity.",
 	})
+	if s.pair != nil {
+		m.registry.MustRegister(certificateCollector{s.pair})
+	}
 	m.registry.MustRegister(m.accepted, m.requests, m.refused, m.failures, m.firsts, m.duration, m.queued, m.tokens, m.bytes,
 		retries, m.keys, m.panics, m.laggards, m.implausible,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"iop/execution"
+	"iop/gateway"
 	"iop/tunnel"
 )
 
@@ -20,7 +21,10 @@ func TestMetricsAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := append(metricNames(t), managedMetricNames(t)...)
+	cert, key, _ := certificate(t)
+	secure := newEdge(t, func(c *gateway.Config) { c.TLSCert, c.TLSKey = cert, key })
+	_, page := secure.operate(http.MethodGet, "/metrics", "")
+	shown := slices.Concat(metricNames(t), managedMetricNames(t), namesIn(page))
 	names := regexp.MustCompile(`\biop_[a-z_]+`)
 	var explained []string
 	for line := range strings.Lines(string(doc)) {

@@ -29,6 +29,7 @@ func (o operator) Status() admin.Status {
 		Flapping: []string{}, Models: o.models(),
 	}
 	st.Config, _ = o.Configuration()
+	st.Certificate = s.pair.view()
 	for _, q := range s.adm.Stats().Queues {
 		if q.Waiting > 0 {
 			st.WaitingRoutes++

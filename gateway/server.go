@@ -57,6 +57,7 @@ type Server struct {
 	tunnel      *http.Server // managed mode, as the next ones; else nil
 	tunnelLn    net.Listener
 	doors       doors
+	pair        *publicPair // or nil: without TLS. Guards itself
 	signing     *lease.SigningKeys
 	keyChanges  keyChanges // guards itself
 	issuer      *credential.Issuer
@@ -177,11 +178,12 @@ func (s *Server) tlsConfig() (*tls.Config, error) {
 	if s.cfg.TLSCert == "" {
 		return nil, nil
 	}
-	cert, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
+	pair, err := openPair(s.cfg.TLSCert, s.cfg.TLSKey, s.log)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: TLS certificate: %w", err)
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}, nil
+	s.pair = pair
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get}, nil
 }
 
 func (s *Server) httpServer(h http.Handler, tlsConfig *tls.Config) *http.Server {
@@ -260,6 +262,9 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	s.tasks.Go(s.watchLaggards)
 	s.tasks.Go(s.watchCoverage)
+	if s.pair != nil {
+		s.tasks.Go(func() { s.pair.run(s.background) })
+	}
 	wg.Go(func() { failed <- serve(s.public, s.listener) })
 	wg.Go(func() { failed <- serve(s.admin, s.adminLn) })
 	s.tasks.Go(func() { s.bodies.collect(s.background) })

@@ -46,7 +46,8 @@ func evilEdge() http.Handler {
 		{When: evil, Selects: []admin.TargetSpec{{Node: evil, Provider: evil, Model: evil}}},
 	}}
 	file := admin.ConfigStatus{Path: evil, Fault: &admin.ConfigFault{Message: evil, Faults: []admin.FileFault{{File: evil, Path: evil, Message: evil}}}}
-	status := admin.Status{Version: evil, Models: []string{evil}, Flapping: []string{evil}, Config: file}
+	status := admin.Status{Version: evil, Models: []string{evil}, Flapping: []string{evil}, Config: file,
+		Certificate: &admin.Certificate{File: evil, Names: []string{evil}, NotAfter: at, Fault: evil}}
 	config := admin.Configuration{ConfigStatus: file, AdvertisedModels: evil, Coverage: admin.Coverage{
 		Unrouted: []string{evil}, Reserved: []admin.ReservedModel{{Model: evil, Route: evil}},
 		Missing: []admin.MissingTarget{{Route: evil, TargetSpec: admin.TargetSpec{Node: evil, Provider: evil, Model: evil}, Similar: evil}},

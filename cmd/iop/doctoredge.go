@@ -452,6 +452,11 @@ func (e *edgeDoctor) running(ctx context.Context) {
 	if status.Config.Fault != nil {
 		e.d.warn("edge", "correct the file: it is read again by itself", "it refused its file of routes and goes on with the former one")
 	}
+	if c := status.Certificate; c != nil && c.Fault != "" {
+		e.d.warn("edge", "correct the files: the Edge reloads them by itself", "it refused its new TLS certificate and uses the previous one, which ends in %s: %s", brief(time.Until(c.NotAfter)), oneLine(errors.New(c.Fault)))
+	} else if c != nil {
+		e.d.ok("edge", "its TLS certificate ends in %s", brief(time.Until(c.NotAfter)))
+	}
 	if status.NodesOnline == 0 {
 		e.d.warn("edge", "on a Node's machine: iop doctor node", "no Node is connected")
 	}

@@ -125,6 +125,12 @@ func (c *edgeSettings) hangup(ctx context.Context, edge *gateway.Server, source 
 			logger.Error("SIGHUP: the previous routes stay in force", "file", c.Config, "error", err)
 		}
 	}
+	if c.TLSCert != "" {
+		nothing = false
+		if err := edge.ReloadCertificate(); err != nil {
+			logger.Error("SIGHUP: the previous TLS certificate stays in use", "file", c.TLSCert, "error", err)
+		}
+	}
 	if reloads, err := reloadIdentity(source); reloads {
 		nothing = false
 		if err != nil {

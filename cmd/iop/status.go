@@ -65,6 +65,9 @@ func printStatus(w io.Writer, s *admin.Status) error {
 	if c := &s.Config; c.Path != "" {
 		fmt.Fprintf(w, "config   %s, %s, in force for %s, digest %s\n", onTerminal(c.Path), counted(c.Routes, "route"), ago(c.Loaded), c.Digest)
 	}
+	if c := s.Certificate; c != nil {
+		fmt.Fprintf(w, "tls      certificate for %s, expires in %s\n", onTerminal(strings.Join(c.Names, ", ")), brief(time.Until(c.NotAfter)))
+	}
 	_, err := fmt.Fprintf(w, "models   %s\n", onTerminal(models))
 	if fault := s.Config.Fault; fault != nil {
 		lines := strings.Split(fault.Message, "\n")
@@ -72,6 +75,9 @@ func printStatus(w io.Writer, s *admin.Status) error {
 		for _, line := range lines {
 			_, err = fmt.Fprintf(w, "         %s\n", onTerminal(line))
 		}
+	}
+	if c := s.Certificate; c != nil && c.Fault != "" {
+		_, err = fmt.Fprintf(w, "warning  the new TLS certificate was refused; the previous one stays in use: %s\n", onTerminal(c.Fault))
 	}
 	for _, node := range s.Flapping {
 		_, err = fmt.Fprintf(w, "warning  two processes use the name %s: rename one of them\n", node)

@@ -103,7 +103,20 @@ type Status struct {
 	OldestWaitMS  int64        `json:"oldest_wait_ms"` // of the queued requests
 	WaitingRoutes int          `json:"waiting_routes"` // that requests wait for
 	Config        ConfigStatus `json:"config"`
+	Certificate   *Certificate `json:"certificate"` // null where the public listener has no TLS
 }
+
+// Certificate is what the public listener shows its clients.
+type Certificate struct {
+	File     string    `json:"file"`
+	Names    []string  `json:"names"` // domain names and addresses that it is for
+	NotAfter time.Time `json:"not_after"`
+	Loaded   time.Time `json:"loaded"` // when it took effect
+	Fault    string    `json:"fault"`  // why the files as they are now are not in force; empty: they are
+}
+
+// EndsSoon reports whether the renewal is late: less than a week is left.
+func (c *Certificate) EndsSoon() bool { return time.Until(c.NotAfter) < 7*24*time.Hour }
 
 // Node is an element of GET /admin/v1/nodes.
 type Node struct {
