@@ -48,7 +48,7 @@ func TestNobodyHome(t *testing.T) {
 func (s *stack) forNobody(t *testing.T, n int) (all []*answer) {
 	t.Helper()
 	for i := range n {
-		all = append(all, s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("sim-small", "tokens=2", i%2 == 0), http.Header{"X-Iop-Queue-Updates": {"0"}}))
+		all = append(all, s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("sim-small", "tokens=2", i%2 == 0), noUpdates))
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,8 +26,11 @@ routes:
     targets: [{model: sim-small}]
 `
 
-// wantsUpdates asks for the place in the queue.
-var wantsUpdates = http.Header{"X-Iop-Queue-Updates": {"1"}}
+// wantsUpdates asks for the place in the queue at once, noUpdates for none.
+var (
+	wantsUpdates = http.Header{"X-Iop-Queue-Updates": {"1"}}
+	noUpdates    = http.Header{"X-Iop-Queue-Updates": {"0"}}
+)
 
 // newQueueWorld is a Node with one place.
 func newQueueWorld(t *testing.T) *routed {
@@ -41,7 +45,7 @@ func newQueueWorld(t *testing.T) *routed {
 func (a *answer) places(t *testing.T) (positions []int) {
 	t.Helper()
 	for line := range strings.Lines(a.body.String()) {
-		rest, ok := strings.CutPrefix(line, ": queue position=")
+		rest, ok := strings.CutPrefix(line, ": queued position=")
 		if !ok {
 			continue
 		}
@@ -55,7 +59,7 @@ func (a *answer) places(t *testing.T) (positions []int) {
 	return positions
 }
 
-// TestQueuePosition has six requests for one place. Who asks is told how the queue before it gets shorter; others are not.
+// TestQueuePosition has six requests for one place. Streams are told how the queue before them gets shorter, unless they refuse.
 func TestQueuePosition(t *testing.T) {
 	t.Parallel()
 	s := newQueueWorld(t)
@@ -68,7 +72,7 @@ func TestQueuePosition(t *testing.T) {
 		all = append(all, s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("chat", "ttft=700ms,tokens=2", true), wantsUpdates))
 		s.queued(i + 1)
 	}
-	silent := s.chatLater("tokens=2", true)
+	silent := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("chat", "tokens=2", true), noUpdates)
 	whole := s.askAs(context.Background(), s.key, "/v1/chat/completions", chat("chat", "tokens=2", false), wantsUpdates)
 	s.queued(8)
 	leave()
@@ -83,9 +87,9 @@ func TestQueuePosition(t *testing.T) {
 	if got := all[5].places(t); len(got) < 3 || got[len(got)-1] > 2 {
 		t.Errorf("the last was told %d on its way", got)
 	}
-	silent.end(t, patience).ok(t, "who did not ask")
-	if got := silent.places(t); len(got) != 0 {
-		t.Errorf("who did not ask was told %d", got)
+	silent.end(t, patience).ok(t, "who refused")
+	if got := silent.places(t); len(got) != 0 || silent.header.Get("X-Iop-Queue-Ms") == "0" {
+		t.Errorf("who refused was told %d, %v", got, silent.header)
 	}
 	whole.end(t, patience).ok(t, "an answer in one piece")
 	if strings.Contains(whole.body.String(), "queue") || whole.header.Get("X-Iop-Queue-Position") == "" {
@@ -145,4 +149,57 @@ func (s *stack) inLine(t *testing.T, ask func() error) {
 	for _, a := range before {
 		a.end(t, patience).ok(t, "before it in line")
 	}
+}
+
+// TestQueuedStreamSDK: the official packages open a stream while it waits, without asking for anything, and read what the queue
+// says as no event. Ollama's protocol has no comments: its clients wait for the first line.
+func TestQueuedStreamSDK(t *testing.T) {
+	t.Parallel()
+	sdk := sdkDir(t)
+	s := newQueueWorld(t)
+	python := []string{filepath.Join(sdk, "clients", "bin", "python"), "sdk/python/queued.py"}
+	node := []string{"node", "sdk/node/queued.mjs", filepath.Join(sdk, "matrix")}
+	for _, test := range []struct {
+		command []string
+		kind    string
+	}{
+		{python, "chat"}, {python, "responses"}, {python, "messages"}, {python, "ollama"}, {node, "chat"}, {node, "responses"}, {node, "messages"},
+	} {
+		t.Run(filepath.Base(test.command[0])+" "+test.kind, func(t *testing.T) { s.queuesIn(t, test.command, test.kind) })
+	}
+	s.quiet()
+}
+
+// queuesIn runs a script whose stream finds the one place taken until its head has come.
+func (s *stack) queuesIn(t *testing.T, command []string, kind string) {
+	held := s.chatLater("tokens=100000,itl=20ms", true)
+	held.reaches(t, 2, patience)
+	world, err := json.Marshal(map[string]string{"url": s.url, "key": s.key, "kind": kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], append(slices.Clone(command[1:]), string(world))...)
+	cmd.Env = append(cleanEnv(), "PYTHONDONTWRITEBYTECODE=1")
+	stderr := new(strings.Builder)
+	cmd.Stderr = stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.queued(1)
+	if kind != "ollama" {
+		if line, err := bufio.NewReader(out).ReadString('\n'); line != "head\n" {
+			t.Errorf("while it waits it says %q, %v", line, err)
+		}
+	}
+	iop(t, s.env, "cancel", held.header.Get("X-Iop-Run-Id"))
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, stderr)
+	}
+	held.end(t, patience)
 }

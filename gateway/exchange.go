@@ -270,6 +270,10 @@ func (x *exchange) admit() (*admission.Ticket, *verdict) {
 			return nil, x.interrupted(ev, absent)
 		}
 		ticket, err = waiter.Result()
+		if ticket != nil && !x.tellDispatched() {
+			waiter.Leave()
+			return nil, x.interrupted(eventGone, false)
+		}
 	}
 	if e, ok := errors.AsType[*admission.NotPermittedError](err); ok {
 		return nil, x.notPermitted(e)
@@ -439,7 +443,7 @@ func (x *exchange) alarm(now time.Time) event {
 	if x.newsDue(now) && !x.tellPlace(now) {
 		return eventGone
 	}
-	if x.keepsAlive() && now.Sub(x.spoke) >= keepAlive {
+	if x.keepsAlive() && now.Sub(x.spoke) >= keepAlive && !x.holdsHead() {
 		if !x.ping(now) {
 			return eventGone
 		}
@@ -466,12 +470,15 @@ func (x *exchange) alarmIn(now time.Time) time.Duration {
 		next := x.spoke.Add(keepAlive)
 		if !next.After(now) {
 			next = now.Add(keepAlive) // inside an event nothing may be said
+			if x.waiter != nil {
+				next = now.Add(newsInterval) // until holdsHead ends
+			}
 		}
 		if next.Before(due) {
 			due = next
 		}
 	}
-	if x.waiter != nil && x.news.wanted && x.news.next.Before(due) {
+	if x.waiter != nil && x.news.when != newsNever && x.news.next.Before(due) {
 		due = x.news.next
 	}
 	if end := x.patienceEnd(now); x.r.ProtoMajor > 1 && end.Before(due) {

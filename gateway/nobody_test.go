@@ -63,7 +63,7 @@ func TestNobodyIsConnected(t *testing.T) {
 				defer resp.Body.Close()
 				body, err := io.ReadAll(resp.Body)
 				_, events, _ := strings.Cut(string(body), "\n")
-				if err != nil || resp.StatusCode != 200 || !strings.HasPrefix(string(body), ": queue") || !strings.HasPrefix(events, f.stream) {
+				if err != nil || resp.StatusCode != 200 || !strings.HasPrefix(string(body), ": queued position=1\n") || !strings.HasPrefix(events, f.stream) {
 					t.Errorf("%d %q, %v", resp.StatusCode, body, err)
 				}
 			})

@@ -241,7 +241,7 @@ func (x *exchange) intake() (e *openai.Error) {
 	x.events = x.env.Stream && x.op.Streams() && x.op.Stream != openai.StreamNone && !x.lines()
 	x.kinds = x.normalizers()
 	x.withhold = x.events && x.op.IncludeUsage && !x.env.IncludeUsage
-	x.news.wanted = x.wantsNews()
+	x.news.when = x.whenNews()
 	if x.route.Policy == route.PrefixAffinity {
 		hints := admission.AffinityOf(x.key.Principal(), x.session, x.env.PromptCacheKey, x.env.Prompt(x.body))
 		x.affinity = &hints

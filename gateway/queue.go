@@ -6,32 +6,64 @@ import (
 	"time"
 
 	"iop/gateway/admission"
+	"iop/openai"
 )
 
 const (
-	// queueUpdates is the request header by which a client asks to be told of its place in the queue while it waits.
+	// queueUpdates is the request header by which a client chooses whether it is told its place in the queue: 1 at once, 0
+	// never. Without it, after newsDelay.
 	queueUpdates = "X-Iop-Queue-Updates"
+	// newsDelay is how long a stream waits before its head is sent for the sake of its place in the queue. From then on
+	// failures come in-band, which SDKs do not retry: a short wait should not cost that.
+	newsDelay = 500 * time.Millisecond
 	// newsInterval is how often a place in the queue is told at most, and newsPerPlace how much less often for each
 	// place: finding one out takes as long as the queue is, while admission waits. Thousands that ask each second
 	// would leave no time for anything else.
 	newsInterval = time.Second
 	newsPerPlace = 10 * time.Millisecond
+	// heldHead is how long a head is held back at most while no target is connected, so that the refusal after the default
+	// grace is still a status, which SDKs retry. It is a little more than that grace, and not much: see keepAlive.
+	heldHead = admission.DefaultGrace + time.Second
+)
+
+// newsTime says when a client is told its place in the queue. The zero value is newsNever.
+type newsTime uint8
+
+const (
+	newsNever newsTime = iota
+	newsSoon           // after newsDelay
+	newsNow
 )
 
 // queueNews is what a client is told while it waits: comment lines of its event stream.
 type queueNews struct {
-	wanted   bool
+	when     newsTime
+	began    time.Time // the last wait
 	next     time.Time
-	told     int // the place that was told last
-	position int // when the request began to wait; 0: it did not
+	told     int       // the place that was told last; 0: none since it last began to wait
+	until    time.Time // when what was told of the time is over; zero: nothing was
+	position int       // when the request began to wait; 0: it did not
 	estimate time.Duration
 }
 
-// wantsNews reports whether the client asks for its place in the queue. It has to be an event stream; the head of the
-// answer is then sent before a Node was found, so failures come in-band.
-func (x *exchange) wantsNews() bool {
-	v := x.r.Header[queueUpdates]
-	return x.events && len(v) == 1 && (v[0] == "1" || strings.EqualFold(v[0], "true"))
+// whenNews says whether the client is told its place in the queue, which takes an event stream. Streams of media are told
+// only if the client asks: their providers may answer with something else than an event stream, which the head rules out.
+func (x *exchange) whenNews() newsTime {
+	if !x.events {
+		return newsNever
+	}
+	if v := x.r.Header[queueUpdates]; len(v) == 1 {
+		switch strings.ToLower(v[0]) {
+		case "1", "true":
+			return newsNow
+		case "0", "false":
+			return newsNever
+		}
+	}
+	if x.op.Stream == openai.StreamMedia {
+		return newsNever
+	}
+	return newsSoon
 }
 
 // queue waits for the waiter, as long as the request may.
@@ -43,7 +75,10 @@ func (x *exchange) queue(waiter *admission.Waiter) event {
 	if x.news.position == 0 {
 		x.news.position, x.news.estimate = waiter.Place()
 	}
-	x.news.next = began
+	x.news.began, x.news.next = began, began
+	if x.news.when == newsSoon && x.reply.status == 0 {
+		x.news.next = began.Add(newsDelay)
+	}
 	ev := eventGone
 	if !x.newsDue(began) || x.tellPlace(began) {
 		x.rearm(began)
@@ -63,27 +98,48 @@ func (x *exchange) queueTimeout() time.Duration {
 	return x.s.cfg.QueueTimeout
 }
 
-// newsDue reports whether the client should hear of its place now.
-func (x *exchange) newsDue(now time.Time) bool {
-	return x.waiter != nil && x.news.wanted && x.keepsAlive() && !now.Before(x.news.next)
+// holdsHead reports whether the head is held back, as the request waits for a target to be connected and not in a queue.
+func (x *exchange) holdsHead() bool {
+	return x.waiter != nil && x.reply.status == 0 && x.news.when != newsNow && time.Since(x.news.began) < heldHead && x.waiter.Absent()
 }
 
-// tellPlace writes the place in the queue as a comment, where it has changed. False: the client is gone.
+// newsDue reports whether the client should hear of its place now.
+func (x *exchange) newsDue(now time.Time) bool {
+	return x.waiter != nil && x.news.when != newsNever && x.keepsAlive() && !now.Before(x.news.next)
+}
+
+// tellPlace writes the place in the queue as a comment: where it has changed, or where it takes longer than was told. False:
+// the client is gone.
 func (x *exchange) tellPlace(now time.Time) bool {
 	position, estimate := x.waiter.Place()
 	x.news.next = now.Add(newsInterval + time.Duration(position)*newsPerPlace)
-	if position == 0 || position == x.news.told { // 0: it is its turn
+	old := position == x.news.told && (estimate == 0 || now.Before(x.news.until))
+	if position == 0 || old || x.holdsHead() { // 0: it is its turn
 		return true
 	}
-	x.news.told = position
+	x.news.told, x.news.until = position, time.Time{}
 	if x.reply.status == 0 {
 		x.commit(nil, now)
 	}
-	line := append(make([]byte, 0, 64), ": queue position="...)
+	line := append(make([]byte, 0, 64), ": queued position="...)
 	line = strconv.AppendInt(line, int64(position), 10)
 	if estimate > 0 {
-		line = append(line, " estimate_ms="...)
-		line = strconv.AppendInt(line, estimate.Milliseconds(), 10)
+		x.news.until = now.Add(estimate)
+		line = append(line, " estimate="...)
+		line = strconv.AppendInt(line, int64((estimate+time.Second-1)/time.Second), 10)
+		line = append(line, 's')
 	}
 	return x.write(append(line, '\n'), now, true)
+}
+
+// tellDispatched tells a client that heard of its place, and has a head that could not say it, how long it waited. False: the
+// client is gone.
+func (x *exchange) tellDispatched() bool {
+	if x.news.told == 0 {
+		return true
+	}
+	x.news.told, x.news.until = 0, time.Time{}
+	line := append(make([]byte, 0, 40), ": dispatched after="...)
+	line = strconv.AppendFloat(line, x.rec.queuedFor().Seconds(), 'f', 1, 64)
+	return x.write(append(line, "s\n"...), time.Now(), true)
 }

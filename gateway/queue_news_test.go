@@ -3,8 +3,10 @@ package gateway_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,13 +15,17 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/gateway"
 	"iop/gateway/admin"
 	"iop/state"
 	"iop/tunnel"
 )
 
 // estimates are what a place in the queue is told with, where it is known.
-var estimates = regexp.MustCompile(` estimate_ms=\d+`)
+var estimates = regexp.MustCompile(` estimate=\d+s`)
+
+// dispatches are how a stream that was told its place hears how long it waited.
+var dispatches = regexp.MustCompile(`(?m)^: dispatched after=\d+\.\ds\n`)
 
 // adminCancel cancels every run that has not ended.
 func (e *edge) adminCancel() {
@@ -33,7 +39,7 @@ func (e *edge) adminCancel() {
 	}
 }
 
-// TestWhoHearsOfItsPlace: only event streams that ask for it.
+// TestWhoHearsOfItsPlace: event streams of text that do not refuse it, and others that ask for it.
 func TestWhoHearsOfItsPlace(t *testing.T) {
 	tests := map[string]struct {
 		path, body string
@@ -42,9 +48,15 @@ func TestWhoHearsOfItsPlace(t *testing.T) {
 	}{
 		"asked":         {chat, `{"model":"m","stream":true}`, []string{"1"}, true},
 		"asked, true":   {chat, `{"model":"m","stream":true}`, []string{"True"}, true},
-		"not asked":     {chat, `{"model":"m","stream":true}`, nil, false},
+		"not asked":     {chat, `{"model":"m","stream":true}`, nil, true},
+		"responses":     {"/v1/responses", `{"model":"m","stream":true}`, nil, true},
+		"messages":      {"/v1/messages", `{"model":"m","stream":true}`, nil, true},
+		"of media":      {"/v1/images/generations", `{"model":"m","stream":true}`, nil, false},
+		"media, asked":  {"/v1/images/generations", `{"model":"m","stream":true}`, []string{"1"}, true},
 		"asked not to":  {chat, `{"model":"m","stream":true}`, []string{"0"}, false},
-		"twice":         {chat, `{"model":"m","stream":true}`, []string{"1", "1"}, false},
+		"asked, false":  {chat, `{"model":"m","stream":true}`, []string{"FALSE"}, false},
+		"twice":         {chat, `{"model":"m","stream":true}`, []string{"0", "0"}, true},
+		"nonsense":      {chat, `{"model":"m","stream":true}`, []string{"no"}, true},
 		"no stream":     {chat, `{"model":"m"}`, []string{"1"}, false},
 		"of no streams": {"/v1/embeddings", `{"model":"m","stream":true}`, []string{"1"}, false},
 	}
@@ -82,7 +94,7 @@ func TestWhoHearsOfItsPlace(t *testing.T) {
 				resp = <-got
 				r = bufio.NewReader(resp.Body)
 				line, err := r.ReadString('\n')
-				if estimates.ReplaceAllString(line, "") != ": queue position=1\n" || err != nil {
+				if estimates.ReplaceAllString(line, "") != ": queued position=1\n" || err != nil {
 					t.Errorf("it hears %q, %v", line, err)
 				}
 			}
@@ -93,8 +105,13 @@ func TestWhoHearsOfItsPlace(t *testing.T) {
 				r = bufio.NewReader(resp.Body)
 			}
 			defer resp.Body.Close()
-			if rest, err := io.ReadAll(r); string(rest) != chunk("x")+doneEvent || err != nil {
+			rest, err := io.ReadAll(r)
+			told := len(dispatches.FindAll(rest, -1))
+			if string(dispatches.ReplaceAll(rest, nil)) != chunk("x")+doneEvent || err != nil || (told == 1) != test.news {
 				t.Errorf("then %q, %v", rest, err)
+			}
+			if _, known := resp.Header["X-Iop-Queue-Ms"]; known == test.news {
+				t.Errorf("its head says how long it waited, or does not: %v", resp.Header)
 			}
 			if resp.StatusCode != 200 || resp.Header.Get("X-Iop-Queue-Position") != "1" {
 				t.Errorf("%d, position %q", resp.StatusCode, resp.Header.Get("X-Iop-Queue-Position"))
@@ -118,75 +135,240 @@ func TestNoPlaceWhereNobodyWaits(t *testing.T) {
 	}
 }
 
-// TestPlaceIsToldAsItChanges: each change within a second, with an estimate once there is a rate; silence in between is
-// filled as any other, and comments stop where the answer begins.
-func TestPlaceIsToldAsItChanges(t *testing.T) {
-	slow := func(ctx context.Context, run *tunnel.NodeRun) {
-		time.Sleep(40 * time.Second)
-		answerSSE(chunk("x"), doneEvent)(ctx, run)
-	}
-	bubble(t, nil, slow, state.KeySpec{Name: "test"}, func(send sender) {
-		ended := make(chan struct{}, 3)
-		background := func() {
-			go func() {
-				if resp, err := send(strings.NewReader(`{"model":"m","stream":true}`)); err == nil {
-					_, _ = io.Copy(io.Discard, resp.Body)
-					resp.Body.Close()
-				}
-				ended <- struct{}{}
-			}()
-			synctest.Wait()
+// lasting is a provider whose run takes as many seconds as its request's user says.
+func lasting(_ context.Context, run *tunnel.NodeRun) {
+	body, _ := run.Body()
+	_, rest, _ := strings.Cut(string(body), `"user":"`)
+	digits, _, _ := strings.Cut(rest, `"`)
+	seconds, _ := strconv.Atoi(digits)
+	took := time.Duration(seconds) * time.Second
+	time.Sleep(took)
+	_ = run.Head(head(200, "text/event-stream"))
+	_ = run.Write([]byte(chunk("x")+doneEvent), true)
+	run.End(execution.Terminal{
+		Outcome: execution.Completed, Phase: execution.PhaseProviderDone, Usage: execution.Usage{Input: 3, Output: 2, Known: true},
+		Timings: execution.Timings{FirstByte: took, Provider: took},
+	})
+}
+
+// runsFor sends a stream whose run takes so long, and reads its answer in the background.
+func (send sender) runsFor(seconds int) (ended chan struct{}) {
+	ended = make(chan struct{})
+	go func() {
+		defer close(ended)
+		if resp, err := send(strings.NewReader(fmt.Sprintf(`{"model":"m","stream":true,"user":"%d"}`, seconds))); err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
 		}
-		background() // runs until 40 s
-		time.Sleep(20 * time.Second)
-		background() // runs until 60 s
-		background() // is next
+	}()
+	synctest.Wait()
+	return ended
+}
+
+// said is a line of an answer, and when it came.
+type said struct {
+	line string
+	at   time.Duration
+}
+
+// listen returns what a stream says until its end.
+func listen(resp *http.Response, began time.Time) (all []said) {
+	defer resp.Body.Close()
+	lines := bufio.NewReader(resp.Body)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return all
+		}
+		if line = strings.TrimSpace(line); line != "" {
+			all = append(all, said{strings.ReplaceAll(line, strings.TrimSpace(chunk("x")), "x"), time.Since(began)})
+		}
+	}
+}
+
+// TestPlaceIsToldAsItChanges: each change within a second, with an estimate once there is a rate; silence in between is
+// filled as any other. The last comment of the queue says how long it was, which the head could not.
+func TestPlaceIsToldAsItChanges(t *testing.T) {
+	for asked, head := range map[string]time.Duration{"": 500 * time.Millisecond, "1": 0} {
+		bubble(t, nil, lasting, state.KeySpec{Name: "test"}, func(send sender) {
+			first := send.runsFor(40) // until 40 s
+			time.Sleep(20 * time.Second)
+			others := []chan struct{}{first, send.runsFor(40), send.runsFor(40)} // until 60 s, and next
+			began := time.Now()
+			resp, err := send(strings.NewReader(`{"model":"m","stream":true,"user":"40"}`), "X-IOP-Queue-Updates", asked)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took != head {
+				t.Errorf("asked %q: the head came after %v", asked, took)
+			}
+			if h := resp.Header; h.Get("X-Iop-Queue-Position") != "2" || h["X-Iop-Queue-Ms"] != nil || h["X-Iop-Queue-Estimate-Ms"] != nil {
+				t.Errorf("asked %q: %v", asked, h)
+			}
+			// 20 s later the first run ends and the one before this begins; 40 s later this one.
+			want := []said{
+				{": queued position=2", 0}, {": ping", 15 * time.Second}, {": queued position=1 estimate=20s", 21 * time.Second},
+				{": ping", 36 * time.Second}, {": dispatched after=40.0s", 40 * time.Second}, {": ping", 55 * time.Second},
+				{": ping", 70 * time.Second}, {"x", 80 * time.Second}, {"data: [DONE]", 80 * time.Second},
+			}
+			got := listen(resp, began)
+			for i := range min(len(got), len(want)) {
+				if off := got[i].at - want[i].at; got[i].line != want[i].line || off < -time.Second || off > time.Second {
+					t.Errorf("asked %q: %d: %v, not %v", asked, i, got[i], want[i])
+				}
+			}
+			if len(got) != len(want) {
+				t.Errorf("asked %q: it heard %v", asked, got)
+			}
+			for _, other := range others {
+				<-other
+			}
+		})
+	}
+}
+
+// TestEstimatesFollowWhatIsMeasured: after quick runs a slow one holds the queue up. Who is next is never told less than it has
+// waited already.
+func TestEstimatesFollowWhatIsMeasured(t *testing.T) {
+	bubble(t, nil, lasting, state.KeySpec{Name: "test"}, func(send sender) {
+		var quick []chan struct{}
+		for range 10 {
+			quick = append(quick, send.runsFor(2))
+		}
+		for _, q := range quick {
+			<-q
+		}
+		slow := []chan struct{}{send.runsFor(60), send.runsFor(60)}
 		began := time.Now()
-		resp, err := send(strings.NewReader(`{"model":"m","stream":true}`), "X-IOP-Queue-Updates", "1")
+		resp, err := send(strings.NewReader(`{"model":"m","stream":true,"user":"1"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer resp.Body.Close()
-		if took := time.Since(began); took != 0 {
-			t.Errorf("the head came after %v", took)
+		if ms, _ := strconv.Atoi(resp.Header.Get("X-Iop-Queue-Estimate-Ms")); ms < 1000 || ms > 2000 {
+			t.Errorf("after runs of 2 s at two places it expects %d ms", ms)
 		}
-		if resp.Header.Get("X-Iop-Queue-Position") != "2" {
-			t.Errorf("position %q", resp.Header.Get("X-Iop-Queue-Position"))
-		}
-		var got []string
-		times := map[string]time.Duration{}
-		lines := bufio.NewReader(resp.Body)
-		for {
-			line, err := lines.ReadString('\n')
-			if err != nil {
-				break
-			}
-			line = strings.TrimSpace(estimates.ReplaceAllString(line, " estimate_ms=N"))
-			if line == "" {
+		told := 0
+		for _, s := range listen(resp, began) {
+			_, estimate, ok := strings.Cut(s.line, "estimate=")
+			if !ok {
 				continue
 			}
-			if line = strings.ReplaceAll(line, strings.TrimSpace(chunk("x")), "x"); len(got) == 0 || line != got[len(got)-1] {
-				got = append(got, line)
-			}
-			if _, ok := times[line]; !ok {
-				times[line] = time.Since(began)
+			told++
+			if d, err := time.ParseDuration(estimate); err != nil || told > 1 && d < s.at-time.Second || d > 60*time.Second {
+				t.Errorf("after %v: %s", s.at, s.line)
 			}
 		}
-		// 20 s later the first run ends and the one before this begins; 40 s later this one.
-		want := ": queue position=2 estimate_ms=N, : ping, : queue position=1 estimate_ms=N, : ping, x, data: [DONE]"
-		if all := strings.Join(got, ", "); all != want && all != strings.Replace(want, " estimate_ms=N", "", 1) {
-			t.Errorf("it heard %s", all)
+		if told < 4 || told > 10 {
+			t.Errorf("it was told %d times", told)
 		}
-		if at := times[": queue position=1 estimate_ms=N"]; at < 20*time.Second || at > 22*time.Second {
-			t.Errorf("the change was told after %v", at)
-		}
-		if at := times["x"]; at != 80*time.Second {
-			t.Errorf("the answer came after %v", at)
-		}
-		for range 3 {
-			<-ended
+		for _, s := range slow {
+			<-s
 		}
 	})
+}
+
+// TestHeadersOfTheQueue: an answer whose head was not sent early says in its headers what was.
+func TestHeadersOfTheQueue(t *testing.T) {
+	for name, test := range map[string]struct{ body, updates string }{
+		"no stream": {`{"model":"m","user":"1"}`, ""},
+		"refused":   {`{"model":"m","stream":true,"user":"1"}`, "0"},
+	} {
+		bubble(t, nil, lasting, state.KeySpec{Name: "test"}, func(send sender) {
+			<-send.runsFor(12)
+			busy := []chan struct{}{send.runsFor(12), send.runsFor(12)}
+			time.Sleep(3 * time.Second)
+			resp, err := send(strings.NewReader(test.body), "X-IOP-Queue-Updates", test.updates)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := resp.Header
+			if h.Get("X-Iop-Queue-Ms") != "9000" || h.Get("X-Iop-Queue-Position") != "1" || h.Get("X-Iop-Queue-Estimate-Ms") != "6000" {
+				t.Errorf("%s: %v", name, h)
+			}
+			for _, s := range listen(resp, time.Now()) {
+				if strings.HasPrefix(s.line, ":") {
+					t.Errorf("%s: it hears %q", name, s.line)
+				}
+			}
+			for _, b := range busy {
+				<-b
+			}
+		})
+	}
+}
+
+// TestShortWaitKeepsItsStatus: a stream that waits less than half a second is answered as one that does not.
+func TestShortWaitKeepsItsStatus(t *testing.T) {
+	bubble(t, nil, func(ctx context.Context, run *tunnel.NodeRun) {
+		time.Sleep(400 * time.Millisecond)
+		answerJSON(400, errorBody("no"))(ctx, run)
+	}, state.KeySpec{Name: "test"}, func(send sender) {
+		busy := []chan struct{}{send.runsFor(0), send.runsFor(0)}
+		resp, err := send(strings.NewReader(`{"model":"m","stream":true}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 400 || resp.Header.Get("X-Iop-Queue-Ms") != "400" {
+			t.Errorf("got %d, %v", resp.StatusCode, resp.Header)
+		}
+		for _, b := range busy {
+			<-b
+		}
+	})
+}
+
+// TestHeadIsHeldBackWhereNobodyIs: without a target there is no queue to tell of, and the refusal after the grace is a status,
+// unless the client asked or the grace is longer than a connection may be silent.
+func TestHeadIsHeldBackWhereNobodyIs(t *testing.T) {
+	const file = `
+routes:
+  - {model: away, targets: [{node: nobody}]}
+  - {model: soon, targets: [{node: nobody}], timeouts: {no_node: 20s}}
+  - {model: long, targets: [{node: nobody}], timeouts: {no_node: 40s}}
+`
+	for name, test := range map[string]struct {
+		model, updates string
+		status         int
+		after          time.Duration
+		want           []said
+	}{
+		"not asked": {model: "away", status: 503, after: 30 * time.Second},
+		"refused":   {model: "away", updates: "0", status: 503, after: 30 * time.Second},
+		"asked":     {model: "soon", updates: "1", status: 200, want: []said{{": queued position=1", 0}, {": ping", 15 * time.Second}, {"data: ", 20 * time.Second}}},
+		"long": {model: "long", status: 200, after: 31 * time.Second, want: []said{
+			{": ping", 31 * time.Second}, {": queued position=1", 31 * time.Second}, {"data: ", 40 * time.Second},
+		}},
+		"long, refused": {model: "long", updates: "0", status: 200, after: 31 * time.Second, want: []said{
+			{": ping", 31 * time.Second}, {"data: ", 40 * time.Second},
+		}},
+	} {
+		path := filepath.Join(t.TempDir(), "iop.yaml")
+		writeRoutes(t, path, file)
+		bubble(t, func(c *gateway.Config) { c.Config = path }, lasting, state.KeySpec{Name: "test"}, func(send sender) {
+			began := time.Now()
+			resp, err := send(strings.NewReader(`{"model":"`+test.model+`","stream":true}`), "X-IOP-Queue-Updates", test.updates)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); resp.StatusCode != test.status || took < test.after || took > test.after+time.Second {
+				t.Errorf("%s: %d after %v", name, resp.StatusCode, took)
+			}
+			if test.want == nil {
+				resp.Body.Close()
+				return
+			}
+			got := listen(resp, began)
+			for i := range min(len(got), len(test.want)) {
+				if off := got[i].at - test.want[i].at; !strings.HasPrefix(got[i].line, test.want[i].line) || off < 0 || off > time.Second {
+					t.Errorf("%s: %v, not %v", name, got[i], test.want[i])
+				}
+			}
+			if len(got) != len(test.want) || !strings.Contains(got[len(got)-1].line, "no_node_available") {
+				t.Errorf("%s: it heard %v", name, got)
+			}
+		})
+	}
 }
 
 // TestCancelInTheQueue: the client that waits is told, in whatever way is left, and its key's place is free again.
@@ -198,7 +380,7 @@ func TestCancelInTheQueue(t *testing.T) {
 		want   string
 	}{
 		"no stream": {`{"model":"m"}`, 499, told},
-		"news":      {`{"model":"m","stream":true}`, 200, ": queue position=1\ndata: " + told + "\n\n"},
+		"news":      {`{"model":"m","stream":true}`, 200, ": queued position=1\ndata: " + told + "\n\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEdge(t, nil)

@@ -325,7 +325,9 @@ func (x *exchange) ownHeaders(h http.Header, v *headerValues, now time.Time) {
 		v.set(h, "Request-Id", x.requestID)
 	}
 	v.set(h, "X-Iop-Run-Id", string(x.rec.id))
-	v.set(h, "X-Iop-Queue-Ms", strconv.FormatInt(x.rec.queuedFor().Milliseconds(), 10))
+	if x.waiter == nil { // else it is not known yet: see tellDispatched
+		v.set(h, "X-Iop-Queue-Ms", strconv.FormatInt(x.rec.queuedFor().Milliseconds(), 10))
+	}
 	if x.news.position > 0 {
 		v.set(h, "X-Iop-Queue-Position", strconv.Itoa(x.news.position))
 		if x.news.estimate > 0 {

@@ -107,7 +107,7 @@ routes:
 			t.Errorf("who waits for a route that is %s: %+v", name, got)
 		}
 	}
-	if got := <-goneInBand; got.status != 200 || !strings.HasPrefix(got.body, ": queue position=") || !strings.Contains(got.body, `"code":"model_not_found"`) || strings.Contains(got.body, "[DONE]") {
+	if got := <-goneInBand; got.status != 200 || !strings.HasPrefix(got.body, ": queued position=") || !strings.Contains(got.body, `"code":"model_not_found"`) || strings.Contains(got.body, "[DONE]") {
 		t.Errorf("in-band: %+v", got)
 	}
 	close(end)

@@ -215,7 +215,7 @@ func TestQueueTimeoutAfterAFailure(t *testing.T) {
 			const failed = `{"error":{"message":"No capacity became free for this model in time.","type":"server_error","param":null,"code":"queue_timeout"}}`
 			want, status := failed, 504
 			if news != "" {
-				want, status = ": queue position=1\ndata: "+failed+"\n\n", 200
+				want, status = ": queued position=1\ndata: "+failed+"\n\n", 200
 			}
 			got := estimates.ReplaceAllString(string(body), "")
 			if took := time.Since(began); resp.StatusCode != status || got != want || took < 300*time.Millisecond || took > patience {

@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"net/http"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -31,7 +32,7 @@ func TestEachCodeIsExplained(t *testing.T) {
 		if len(codes) < 10 {
 			t.Fatalf("%s: only %q were found", section, slices.Sorted(maps.Keys(codes)))
 		}
-		explained := explainedCodes(t, text, section)
+		explained := explainedCodes(t, "docs/troubleshooting.md", text, section)
 		for code := range codes {
 			if !explained[code] {
 				t.Errorf("docs/troubleshooting.md, %s: `%s` has no line", section, code)
@@ -43,6 +44,64 @@ func TestEachCodeIsExplained(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestClientsKnowEachCodeAndHeader: docs/api.md says what a client should do about every code, and what every header means that the
+// Edge reads or sends of its own.
+func TestClientsKnowEachCodeAndHeader(t *testing.T) {
+	text := readText(t, "../../docs/api.md")
+	public, _, _ := emittedCodes(t)
+	told := explainedCodes(t, "docs/api.md", text, "## Errors")
+	for code := range public {
+		if !told[code] {
+			t.Errorf("docs/api.md: `%s` has no line", code)
+		}
+	}
+	for code := range told {
+		if !public[code] {
+			t.Errorf("docs/api.md: `%s` is never emitted", code)
+		}
+	}
+	_, section, _ := strings.Cut(text, "\n## Headers\n")
+	section, _, _ = strings.Cut(strings.ToLower(section), "\n## ")
+	headers := ownHeaders(t)
+	if len(headers) < 16 {
+		t.Fatalf("only %q were found", slices.Sorted(maps.Keys(headers)))
+	}
+	for header := range headers {
+		if !strings.Contains(section, "`"+strings.ToLower(header)+"`") {
+			t.Errorf("docs/api.md: %s has no line", header)
+		}
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*`.*?) \\|").FindAllStringSubmatch(section, -1) {
+		for _, named := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+			if !headers[http.CanonicalHeaderKey(named[1])] {
+				t.Errorf("docs/api.md: nothing reads or sends %s", named[1])
+			}
+		}
+	}
+}
+
+// ownHeaders are the headers that the public API's sources name and that are not those of everybody, in canonical form.
+func ownHeaders(t *testing.T) map[string]bool {
+	t.Helper()
+	own := regexp.MustCompile(`"((?:X-(?:Iop|Ratelimit|Session|Request|Client-Request|Should)-[A-Za-z-]+[a-z])|Request-Id|Retry-After|Openai-Processing-Ms)"`)
+	headers := map[string]bool{}
+	for _, dir := range []string{"openai", "gateway", "gateway/limit"} {
+		files, err := filepath.Glob("../../" + dir + "/*.go")
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", dir, len(files), err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			for _, found := range own.FindAllStringSubmatch(readText(t, file), -1) {
+				headers[found[1]] = true
+			}
+		}
+	}
+	return headers
 }
 
 func runCodes() map[string]bool {
@@ -62,11 +121,11 @@ func namesOf[R interface{ String() string }](reasons []R) map[string]bool {
 }
 
 // explainedCodes are those in the first column of a section's table.
-func explainedCodes(t *testing.T, text, section string) map[string]bool {
+func explainedCodes(t *testing.T, file, text, section string) map[string]bool {
 	t.Helper()
 	_, rest, ok := strings.Cut(text, "\n"+section+"\n")
 	if !ok {
-		t.Fatalf("docs/troubleshooting.md has no %q", section)
+		t.Fatalf("%s has no %q", file, section)
 	}
 	rest, _, _ = strings.Cut(rest, "\n#")
 	codes := map[string]bool{}

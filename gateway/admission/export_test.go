@@ -312,12 +312,13 @@ func (k *checker) absent(l *line) {
 }
 
 func (k *checker) group(g *group) {
-	selectable, inService, listed := 0, 0, int64(0)
+	selectable, capacity, inService, listed := 0, 0, 0, int64(0)
 	var load groupLoad
 	for i, x := range g.all {
 		k.check(x.at == i && x.group == g, "%s: a candidate where it does not stand", g.line.name)
 		if x.place.selectable {
 			selectable++
+			capacity += x.place.capacity
 			if x.service.breaker.state == breakerClosed {
 				inService++
 				load.inFlight += x.place.engine.inFlight
@@ -331,6 +332,7 @@ func (k *checker) group(g *group) {
 	}
 	k.check(selectable == g.selectable && inService == g.inService, "%s: %d selectable, %d in service; counted %d, %d",
 		g.line.name, selectable, inService, g.selectable, g.inService)
+	k.check(capacity == g.capacity, "%s: a capacity of %d, counted %d", g.line.name, capacity, g.capacity)
 	if g.policy() == route.PrefixAffinity {
 		k.check(load == g.load, "%s: load %v, counted %v", g.line.name, load, g.load)
 	}

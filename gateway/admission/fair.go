@@ -147,10 +147,10 @@ type queue struct {
 	waiting     int
 	absent      int // of these, for whom no target is connected
 	again       again
-	at          int           // in Controller.waited
-	dirty       bool          // in Controller.dirty
-	interval    time.Duration // the mean time between grants; 0: unknown
-	since       time.Time     // of the last grant, or when somebody began to wait
+	at          int       // in Controller.waited
+	dirty       bool      // in Controller.dirty
+	interval    mean      // between two grants
+	since       time.Time // of the last grant, or when somebody began to wait
 }
 
 func (q *queue) plain() int { return q.waiting - len(q.kept) }

@@ -33,6 +33,7 @@ type group struct {
 	// through, for a last resort.
 	free, warm, due, cut pool
 	selectable           int                    // candidates whose place is
+	capacity             int                    // of these
 	inService            int                    // of these, whose breaker is closed
 	weights              weights                // for Weighted: of those in free, by their place in all
 	load                 groupLoad              // for PrefixAffinity: of those in service
@@ -53,7 +54,7 @@ type candidate struct {
 	parked     bool          // in place.parked
 	selectable bool          // counted so
 	inService  bool          // counted so
-	counted    int           // the capacity that group.load has of it
+	counted    int           // the capacity that group.capacity and group.load have of it
 }
 
 // pool is an unordered list.
@@ -184,6 +185,7 @@ func (c *Controller) recountLocked(x *candidate) {
 	}
 	if x.selectable {
 		g.selectable--
+		g.capacity -= x.counted
 	}
 	if inService {
 		g.load.inFlight += p.engine.inFlight
@@ -192,6 +194,7 @@ func (c *Controller) recountLocked(x *candidate) {
 	}
 	if selectable {
 		g.selectable++
+		g.capacity += p.capacity
 	}
 	if x.selectable != selectable || x.inService && !inService {
 		c.soilLocked(g.line)

@@ -30,6 +30,7 @@ const (
 type pace struct {
 	touched time.Time // when the place last got a run or ended one
 	levels  [paceLevels]levelPace
+	runs    mean // of a fleet: how long runs took
 }
 
 // levelPace is the pace at one level of load. Both figures are moving means, in nanoseconds; 0: unknown.

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 )
@@ -22,6 +21,8 @@ type Waiter struct {
 	ticket *Ticket
 	err    error
 	absent time.Time // since when no target is connected; zero: one is
+	place  int       // as last told
+	placed time.Time // since when it is not further ahead
 	passed uint8     // how often another went before it for affinity's sake
 	ahead  bool      // it is granted before the flow whose turn it is, which the place can't run
 }
@@ -191,9 +192,8 @@ func (c *Controller) failAllLocked(l *line, err error) {
 // grantLocked gives w a run of x.
 func (c *Controller) grantLocked(w *Waiter, x *candidate, now time.Time) {
 	l, f := w.line, w.flow
-	if l.interval, l.since = l.nextInterval(now), now; l.interval == 0 {
-		l.interval = 1
-	}
+	l.interval.add(now.Sub(l.since))
+	l.since = now
 	if f != nil {
 		c.fair.charge(f, &w.request, !w.ahead && !x.place.engine.oldestNext())
 	}
@@ -204,30 +204,6 @@ func (c *Controller) grantLocked(w *Waiter, x *candidate, now time.Time) {
 	x.place.engine.grants++
 	t := c.takeLocked(x, &w.request, Reason{Rule: "queue", Candidates: 1}, now)
 	w.answer(t, nil)
-}
-
-// nextInterval returns the mean time between two grants if there is one now.
-func (q *queue) nextInterval(now time.Time) time.Duration {
-	d := now.Sub(q.since)
-	if q.interval == 0 {
-		return d
-	}
-	return q.interval + (d-q.interval)/8
-}
-
-// expected is the time between two grants that is to be expected, 0: unknown. A queue that stands still is no faster than
-// the time that it stands.
-func (q *queue) expected(now time.Time) time.Duration {
-	if q.waiting == 0 {
-		return q.interval
-	}
-	return max(q.interval, now.Sub(q.since))
-}
-
-// drains is when who waits now will have got a place, for clients.
-func (q *queue) drains(now time.Time) time.Duration {
-	seconds := math.Ceil(q.expected(now).Seconds() * float64(q.waiting))
-	return time.Duration(min(max(seconds, 1), 60)) * time.Second
 }
 
 // serveLocked gives the free places of p to those whose turn it is, and wakes nobody else.

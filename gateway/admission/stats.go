@@ -92,7 +92,7 @@ func (e *engine) breakers(now time.Time) (list []BreakerStats) {
 }
 
 func (c *Controller) queueStatsLocked(l *line, now time.Time) QueueStats {
-	st := QueueStats{Route: l.name, Waiting: l.waiting, Limit: c.limitOf(l), Interval: l.interval}
+	st := QueueStats{Route: l.name, Waiting: l.waiting, Limit: c.limitOf(l), Interval: l.interval.value}
 	byID := map[string]int{}
 	for _, w := range l.all() {
 		st.Oldest = max(st.Oldest, now.Sub(w.since))
@@ -120,7 +120,8 @@ func (c *Controller) Counts() (inFlight, waiting int) {
 const maxEstimated = 256
 
 // Place returns the place in line, 1 for the next, and how long it may take to come up; 0: unknown. Both are estimates:
-// whoever comes later may be served earlier, by its principal's share. It is 0 once the request does not wait.
+// whoever comes later may be served earlier, by its principal's share. It is 0 once the request does not wait. There is no
+// estimate while no target is connected.
 func (w *Waiter) Place() (position int, estimate time.Duration) {
 	c := w.ctl
 	c.mu.Lock()
@@ -135,7 +136,15 @@ func (w *Waiter) Place() (position int, estimate time.Duration) {
 		position = len(l.kept) + l.ahead(w)
 	}
 	position++
-	return position, time.Duration(position) * l.expected(time.Now())
+	now := time.Now()
+	if position < w.place || w.place == 0 {
+		w.placed = now
+	}
+	w.place = position
+	if l.step() == 0 || !w.absent.IsZero() {
+		return position, 0
+	}
+	return position, l.estimate(now, position, w.placed)
 }
 
 // ahead estimates how many requests of all flows go before w.

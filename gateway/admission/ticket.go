@@ -150,6 +150,7 @@ func (t *Ticket) Served(s Sample) {
 		t.service.pace.observe(now, s, t.Reason.InFlight)
 		c.rememberLocked(t.service)
 		t.fleet.observe(now, s, t.Reason.InFlight)
+		t.fleet.runs.add(s.Duration)
 	}
 	c.servedLocked(t)
 	c.freedLocked(t.engine)

@@ -44,8 +44,8 @@
     return body;
   }
 
-  // The events of a stream, one JSON text at a time (WHATWG event streams).
-  async function* events(body) {
+  // The events of a stream, one JSON text at a time (WHATWG event streams). Comments go to note.
+  async function* events(body, note) {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -54,7 +54,10 @@
       rest += value;
       const lines = rest.split("\n");
       rest = lines.pop();
-      for (const line of lines) if (line.startsWith("data:")) yield line.slice(5).trim();
+      for (const line of lines) {
+        if (line.startsWith("data:")) yield line.slice(5).trim();
+        else if (line.startsWith(":")) note(line.slice(1));
+      }
     }
   }
 
@@ -134,7 +137,12 @@
         try { message = JSON.parse(text).error.message; } catch { /* no JSON: the text says it */ }
         throw new Error(reply.status + ": " + message);
       }
-      for await (const event of events(reply.body)) {
+      const note = (comment) => {
+        const place = /queued position=(\d+)(?: estimate=(\d+)s)?/.exec(comment), after = /dispatched after=([\d.]+)s/.exec(comment);
+        if (place) state.textContent = "Queued at position " + place[1] + (place[2] ? ", about " + place[2] + " s" : "") + " …";
+        if (after) { queued = Math.round(after[1] * 1000); state.textContent = "Waiting for " + model + " …"; }
+      };
+      for await (const event of events(reply.body, note)) {
         if (raw.textContent.length < maxRaw) raw.append(event + "\n");
         if (event === "[DONE]") { done = true; break; }
         if (event) got.take(JSON.parse(event));
