@@ -22,6 +22,7 @@ type Attempt struct {
 	proxy *url.URL // or nil: none on the way
 	first byte     // the first byte that arrived
 	heard bool     // first is known
+	ended bool     // the other side closed the connection before its first byte
 }
 
 // stage is how far an Attempt has come.
@@ -97,19 +98,35 @@ func (a *Attempt) Listen(conn net.Conn) net.Conn { return &listened{Conn: conn, 
 type listened struct {
 	net.Conn
 	attempt *Attempt
-	heard   bool // the reader's alone
+	heard   bool // the first Read has brought something; the reader's alone
 }
 
 // Read implements net.Conn.
 func (l *listened) Read(p []byte) (int, error) {
 	n, err := l.Conn.Read(p)
-	if n > 0 && !l.heard {
+	if !l.heard && (n > 0 || err != nil) {
 		l.heard = true
-		l.attempt.mu.Lock()
-		l.attempt.first, l.attempt.heard = p[0], true
-		l.attempt.mu.Unlock()
+		l.attempt.begins(p[:n], err)
 	}
 	return n, err
+}
+
+// begins notes the first bytes that arrive, or the error in their place.
+func (a *Attempt) begins(first []byte, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(first) > 0 {
+		a.first, a.heard = first[0], true
+		return
+	}
+	a.ended = hasEnded(err)
+}
+
+// wasClosed reports whether the connection was closed before it brought anything. Not every error of net/http says so.
+func (a *Attempt) wasClosed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ended
 }
 
 // tlsAlertRecord is the first byte of a TLS alert (RFC 8446, section 5.1), the answer of many servers to plain HTTP. No HTTP

@@ -133,20 +133,21 @@ func (a *Attempt) refusedHandshake(host string, alert tls.AlertError) Finding {
 
 // brokenOff is about a connection that ended or stayed silent before there was an answer, and about what has no name here.
 func (a *Attempt) brokenOff(host string, err error) Finding {
+	closed := hasEnded(err) || a.wasClosed()
 	switch {
 	case !isSecure(a.URL) && a.sawTLS():
 		return a.speaksTLS(host)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
 		return a.Silent()
-	case ended(err) && isSecure(a.URL):
+	case closed && isSecure(a.URL):
 		return find(a.Peer.about, "check that this port is the server's, and that no proxy or firewall in between cuts TLS", "%s closed the connection without an answer", host)
-	case ended(err):
+	case closed:
 		return find(a.Peer.about, "if it expects TLS, use "+a.Peer.secure+a.URL.Host+"; else check that this port is the server's", "%s closed the connection without an answer", host)
 	}
 	return find(a.Peer.about, `compare it with what "curl -v" says of the same URL`, "%s can't be reached: %s", host, err)
 }
 
-func ended(err error) bool {
+func hasEnded(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || isErrno(err, syscall.ECONNRESET, 10054) || isErrno(err, syscall.EPIPE, 10053)
 }
 

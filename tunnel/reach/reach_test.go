@@ -57,7 +57,7 @@ func try(t *testing.T, address string, config *tls.Config, proxy *url.URL) Findi
 	return a.Answered(response, body)
 }
 
-// raw serves connections with a function, and returns the address.
+// raw serves connections with a function, and returns the address. Connections that are still open are closed at the end.
 func raw(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -72,6 +72,7 @@ func raw(t *testing.T, serve func(net.Conn)) string {
 			if err != nil {
 				return
 			}
+			defer conn.Close()
 			serve(conn)
 		}
 	}()
@@ -131,13 +132,7 @@ func TestFaults(t *testing.T) {
 		c.Close()
 	})
 	noise := raw(t, func(c net.Conn) { _, _ = c.Write([]byte("SSH-2.0-x\r\n")); c.Close() })
-	var held []net.Conn
-	silent := raw(t, func(c net.Conn) { held = append(held, c) })
-	t.Cleanup(func() {
-		for _, c := range held {
-			c.Close()
-		}
-	})
+	silent := raw(t, func(net.Conn) {})
 	answer := func(status int) *url.URL {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 		t.Cleanup(s.Close)
@@ -199,6 +194,19 @@ func TestDropped(t *testing.T) {
 	}
 	a.reached(stageResolving)
 	if f := a.Silent(); !strings.Contains(f.Found, "DNS server") {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestClosedUnsaid: net/http has an error without a type for a connection that was closed before the request was written.
+func TestClosedUnsaid(t *testing.T) {
+	a := &Attempt{URL: &url.URL{Scheme: "http", Host: "edge.test"}, Peer: Edge}
+	near, far := net.Pipe()
+	far.Close()
+	if _, err := a.Listen(near).Read(make([]byte, 1)); err == nil {
+		t.Fatal("it was not closed")
+	}
+	if f := a.Failed(errors.New("http: server closed idle connection")); !strings.Contains(f.Found, "closed the connection") {
 		t.Errorf("%+v", f)
 	}
 }
