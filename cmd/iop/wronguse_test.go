@@ -114,8 +114,8 @@ func TestForms(t *testing.T) {
 		t.Errorf("iop keys --json: %q", out)
 	}
 	for args, want := range map[string]string{
-		"run show x": "no such run", "runs show x": "no such run", "node show x": "no Node of this name", "nodes show x": "no Node of this name",
-		"keys show x": "no such", "signing-keys": "needs a command",
+		"run show x": "iop runs lists", "runs show x": "iop runs lists", "node show x": "iop nodes lists", "nodes show x": "iop nodes lists",
+		"signing-keys": "needs a command",
 	} {
 		if _, _, stderr := execute(t, strings.Fields(args)...); !strings.Contains(stderr, want) {
 			t.Errorf("iop %s: %q", args, stderr)
