@@ -64,7 +64,7 @@ func TestOllamaPullEndsWithCtrlC(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the command does not end")
 	}
-	if text := pull.text(); !strings.Contains(text, "the pull on gpu-1 is ended") {
+	if text := pull.text(); !strings.Contains(text, "the pull on gpu-1 was cancelled") {
 		t.Errorf("it says %q", text)
 	}
 	eventually(t, patience, "the Ollama ends the pull", func() bool {
