@@ -276,6 +276,7 @@ func (s *routed) waitInVain(t *testing.T, limits map[string]time.Duration) (late
 
 // followFile has a route by label, and one by what the provider has.
 const followFile = `
+advertised_models: refuse
 routes:
   - model: lab
     targets: [{labels: {site: lab}, model: sim-small}]

@@ -19,6 +19,7 @@ import (
 
 // queueFile has a route by two names, one of which clients have to see in the answer.
 const queueFile = `
+advertised_models: refuse
 routes:
   - model: chat
     aliases: [gpt-4o]

@@ -11,7 +11,7 @@ import (
 // client at once, nobody waits for a breaker, and what is mended serves the next request.
 func TestNothingButABrokenTarget(t *testing.T) {
 	t.Parallel()
-	s := newRouted(t, "routes: [{model: chat, targets: [{model: sim-small}]}]")
+	s := newRouted(t, "{advertised_models: refuse, routes: [{model: chat, targets: [{model: sim-small}]}]}")
 	sim := s.startSim("--fail-rate", "1")
 	s.launchNode("node-1", "--provider", "sim="+sim.url+",capacity=4")
 	s.serving("node-1", "sim-small")

@@ -257,6 +257,9 @@ func TestRunsAskForWhatWasWanted(t *testing.T) {
 func TestNothingMovesTheCursor(t *testing.T) {
 	const bad = "x\x1b[2J"
 	newFakeAdmin(t, map[string]any{
+		"/admin/v1/config": admin.Configuration{ConfigStatus: admin.ConfigStatus{Path: bad}, Coverage: admin.Coverage{
+			Unrouted: []string{bad}, Reserved: []admin.ReservedModel{{Model: bad, Route: bad}}, Missing: []admin.MissingTarget{{Route: bad, TargetSpec: admin.TargetSpec{Model: bad, Node: bad}, Similar: bad}},
+		}},
 		"/admin/v1/routes":    listing[admin.Route]{[]admin.Route{{Name: bad, Groups: []admin.Group{{Targets: []admin.Target{{Node: bad, Model: bad}}}}}}},
 		"/admin/v1/queue":     listing[admin.Queue]{[]admin.Queue{{Route: bad, Principals: []admin.QueuedPrincipal{{Principal: bad}}}}},
 		"/admin/v1/usage":     admin.Usage{By: []string{"route", "model"}, Data: []admin.UsageRow{{Route: bad, Model: bad}}},
@@ -267,7 +270,7 @@ func TestNothingMovesTheCursor(t *testing.T) {
 		"/admin/v1/profiles":  listing[admin.Profile]{[]admin.Profile{{Name: bad, BaseURLs: []string{bad}}}},
 		"/admin/v1/node-list": admin.NodeList{Allowed: []admin.AllowedNode{{Node: bad, Slots: []string{bad}}}, Denied: []admin.Denial{{Node: bad, By: bad}}},
 		"/admin/v1/audit":     admin.AuditPage{Data: []admin.AuditEntry{{Actor: bad, Subject: bad, Reason: bad, Run: bad}}},
-		"/admin/v1/status":    admin.Status{Models: []string{bad}, Config: admin.ConfigStatus{Path: bad, Fault: &admin.ConfigFault{Message: bad}}},
+		"/admin/v1/status":    admin.Status{Models: []string{bad}, Config: admin.ConfigStatus{Path: bad, Fault: &admin.ConfigFault{Message: bad}}, Certificate: &admin.Certificate{Names: []string{bad}, Fault: bad}},
 	})
 	for _, args := range []string{"routes", "queue", "usage --by route,model", "key show k", "runs", "runs show r", "status", "slot list", "profile list", "node-list show", "audit"} {
 		status, stdout, stderr := execute(t, strings.Fields(args)...)
