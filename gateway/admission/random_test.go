@@ -308,7 +308,7 @@ func (s *storm) step() {
 func TestRandomSteps(t *testing.T) {
 	rules := map[string]int{}
 	steps := 10_000
-	if admission.RaceEnabled() { // for its goroutines alone; make test-plain does the rest
+	if admission.RaceEnabled() || testing.Short() { // for its goroutines alone; make test-plain does the rest
 		steps = 2000
 	}
 	for seed, nodes := range []int{6, 6, 40, 2, 6, 20, 2, 6} {
