@@ -11,7 +11,7 @@ import (
 var (
 	randomNames = slices.Concat(readCounts, readLengths, []string{
 		"model", "stream", "stream_options", "user", "session_id", "prompt_cache_key", "metadata", "options", "messages", "prompt", "input",
-		"models", "fallbacks", "api_base", "temperature", "top_p", "stop", "tools", "x",
+		"models", "fallbacks", "api_base", "temperature", "top_p", "stop", "tools", "x", "__proto__",
 	})
 	randomNumbers = []string{
 		"1", "2", "5", "100", "101", "0", "-1", "-2", "-0", "-0.0", "0.5", "1.5", "1e2", "1E+2", "100.0", "1e-9", "1e400", "-1e400", "2.0", "3e0",
@@ -93,6 +93,8 @@ func randomValue(rng *rand.Rand, name string) string {
 		return randomObject(rng, "include_usage", []string{"true", "false", "null"})
 	case "metadata":
 		return randomObject(rng, "session_id", []string{`"s"`, "null", "5"})
+	case "__proto__":
+		return randomObject(rng, pick(rng, readLengths), randomNumbers)
 	case "options":
 		return randomObject(rng, "num_predict", randomNumbers)
 	case "models", "fallbacks", "api_base":

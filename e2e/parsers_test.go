@@ -94,6 +94,8 @@ func TestParsersDisagree(t *testing.T) {
 		`{"model":"a","n":"2"}`, `{"model":"a","n":2.5}`, `{"model":"a","max_tokens":1,"Max_Tokens":1000}`, `{"model":"a","max_tokens":1,"maxTokens":1000}`,
 		`{"model":"a","stream":"false"}`, `{"model":"a","options":{"num_predict":1,"num_predict":1000}}`, `{"model":"a","messages":[],"messages":[1]}`,
 		`{"model":"a","metadata":{"session_id":"a","session_id":"b"}}`, `{"model":"a","Models":["b"]}`, `{"model":"a","max_to\u212aens":5}`,
+		`{"model":"a","max_tokens":1,"__proto__":{"max_completion_tokens":1000}}`, `{"model":"a","__pr\u006fto__":{"fallbacks":["b"]}}`,
+		`{"model":"a","options":{"__proto__":{"num_predict":1000}}}`,
 	}
 	bodies := make([][]byte, len(attacks))
 	for i, a := range attacks {

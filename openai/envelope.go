@@ -121,7 +121,7 @@ func (p *envelopeParser) parse() *Error {
 	}
 	for done := false; !done; {
 		start := i
-		end, val := p.key(i)
+		end, val := p.memberName(i)
 		if val < 0 {
 			return p.malformed()
 		}
@@ -163,8 +163,29 @@ func (p *envelopeParser) malformed() *Error {
 		return InvalidRequest("", "the request body is not valid JSON: it ends too early")
 	case faultName:
 		return InvalidRequest("", fmt.Sprintf("the name of a member holds half a surrogate pair or U+0000 (at byte %d)", p.at))
+	case faultPrototype:
+		return InvalidRequest("", fmt.Sprintf("a member may not be named %s (at byte %d)", prototype, p.at))
 	}
 	return InvalidRequest("", fmt.Sprintf("the request body is not valid JSON: unexpected byte at offset %d", p.at))
+}
+
+// prototype is a name that sets an object's prototype where JavaScript copies the member, as Object.assign does. From then
+// on the object has the prototype's members too: a second length, or any of steeringNames.
+const prototype = "__proto__"
+
+// memberName is scanner.key for an object that is no content.
+func (p *envelopeParser) memberName(at int) (end, val int) {
+	if end, val = p.key(at); val < 0 {
+		return end, val
+	}
+	name := p.b[at+1 : end-1]
+	if p.escaped && len(name) <= 6*len(prototype) {
+		name = appendUnescaped(nil, name)
+	}
+	if string(name) == prototype {
+		return -1, p.fail(faultPrototype, at)
+	}
+	return end, val
 }
 
 // take reads the value at i of a field that the Edge knows, and returns the offset after it (-1: malformed).
@@ -259,7 +280,7 @@ func (p *envelopeParser) takeNested(i int, name string, watch bool, take func(ex
 	}
 	for done := false; !done; {
 		start := i
-		end, val := p.key(i)
+		end, val := p.memberName(i)
 		if val < 0 {
 			return -1, nil
 		}

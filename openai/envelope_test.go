@@ -100,6 +100,10 @@ func TestParseEnvelopeRefuses(t *testing.T) {
 		`{"stream_options":{"include_u\u0073age":true}}`:                   "stream_options.include_usage",
 		`{"stream_options":{"include_u\u017fage":true,"include_usage":1}}`: "stream_options.include_usage",
 
+		`{"__proto__":{}}`: "", `{"\u005f_proto__":1}`: "", `{"stream_options":{"__proto__":{}}}`: "", `{"options":{"a":1,"__proto__":{}}}`: "",
+		`{"metadata":{"__proto__":1}}`: "", `{"x":[{"y":{"__proto__":1}}]}`: "", `{"tools":[{"__proto__":{"model":1}}]}`: "",
+		`{"messages":[{"__proto__":{"tools":[]}}]}`: "", `{"input":[{"content":[{"_\u005fproto__":{}}]}]}`: "",
+
 		`{"user":1}`: "user", `{"session_id":{}}`: "session_id", `{"prompt_cache_key":true}`: "prompt_cache_key",
 	} {
 		_, err := ParseEnvelope([]byte(body))

@@ -22,6 +22,7 @@ const (
 	faultEnd
 	faultDepth
 	faultName
+	faultPrototype
 )
 
 // scanner walks one JSON text (RFC 8259) without decoding it. Its methods take the offset where something begins and

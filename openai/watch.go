@@ -112,7 +112,7 @@ func (p *envelopeParser) eachMember(i, depth int, value func(key []byte, escaped
 	}
 	for done := false; !done; {
 		start := i
-		end, val := p.key(i)
+		end, val := p.memberName(i)
 		if val < 0 {
 			return -1
 		}

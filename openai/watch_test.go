@@ -54,6 +54,7 @@ func TestModelsInContent(t *testing.T) {
 	for _, member := range []string{
 		`"messages":[{"role":"assistant","model":"gpt","tool_calls":[{"function":{"name":"f","arguments":{"model":"x","tools":[{"model":"x"}]}}}]}]`,
 		`"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f","input":{"model":"x","tools":[{"type":"a","model":"x"}],"content":[{"tools":[{"model":"x"}]}]}}]}]`,
+		`"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f","input":{"__proto__":{"model":"x"}}}]}]`,
 		`"messages":[{"role":"assistant","content":[{"type":"fallback","from":{"model":"a"},"to":{"model":"b"}}]}]`,
 		`"input":[{"type":"image_generation_call","result":"x","svg_usage":{"model":"gpt-6"}},{"type":"mcp_list_tools","tools":[{"name":"f","input_schema":` + schema + `}]}]`,
 		`"tools":[{"type":"function","name":"f","parameters":` + schema + `},{"name":"f","input_schema":` + schema + `,"input_examples":[{"model":"x"}]}]`,

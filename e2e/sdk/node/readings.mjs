@@ -1,4 +1,5 @@
-// readings.py for JavaScript: JSON.parse, of bytes as TextDecoder and Buffer read them, and with names in lower case.
+// readings.py for JavaScript: JSON.parse, of bytes as TextDecoder and Buffer read them, with names in lower case, and copied member by
+// member, which makes a prototype of __proto__.
 
 import { createInterface } from 'node:readline'
 
@@ -26,7 +27,9 @@ function reading(d, tables) {
   const length = inside(d.options, 'num_predict')
   r.options = length === null ? null : number(length)
   const stands = (key, name) => (name.endsWith('*') ? key.startsWith(name.slice(0, -1)) : key === name)
-  r.steering = tables.steering.filter((n) => Object.entries(d).some(([k, v]) => v !== null && v !== false && stands(k, n))).sort()
+  const names = []
+  for (const name in d) names.push(name) // those of a prototype, too
+  r.steering = tables.steering.filter((n) => names.some((k) => d[k] !== null && d[k] !== false && stands(k, n))).sort()
   return r
 }
 
@@ -35,9 +38,17 @@ function lower(d) {
   return Object.fromEntries(Object.entries(d).map(([k, v]) => [k.toLowerCase(), lower(v)]))
 }
 
+function assigned(d) {
+  if (!isObject(d)) return d
+  const to = {}
+  for (const [k, v] of Object.entries(d)) to[k] = assigned(v)
+  return to
+}
+
 const readers = {
   'JSON.parse': (body) => JSON.parse(new TextDecoder().decode(body)),
   'Buffer': (body) => JSON.parse(body.toString('utf8')),
+  'Object.assign': (body) => assigned(JSON.parse(body.toString('utf8'))),
   'toLowerCase': (body) => lower(JSON.parse(body.toString('utf8'))),
 }
 
