@@ -38,6 +38,9 @@ func mergeUsage(u execution.Usage, obj []byte) execution.Usage {
 	if c.iterations.Known {
 		input, output = max(input, c.iterations.Input), max(output, c.iterations.Output)
 	}
+	if input >= 0 && c.total > addCounts(input, max(0, output)) {
+		output = c.total - input // Gemini and xAI have the reasoning in the total alone
+	}
 	set(&u.Input, input, &u.Known)
 	set(&u.Output, output, &u.Known)
 	known := u.Known
