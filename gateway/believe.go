@@ -40,10 +40,11 @@ func readsTools(op openai.OpID) bool {
 }
 
 // references are what a request's content has that makes its provider read more than the request: an address, the id of a file,
-// or a document, of which some kilobytes can hold many pages. An escape may stand for any of these.
+// or a document or film, of which some kilobytes can hold many pages. An address has slashes, each perhaps with JSON's backslash, or
+// is what a member is named for: fetch takes "https:host" for one. An escape may stand for any of these.
 var references = [...][]byte{
-	[]byte("://"), []byte(`:\/\/`), []byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"document"`),
-	[]byte(`\u00`),
+	[]byte("://"), []byte(`:\/`), []byte(`:/\/`), []byte(`url"`), []byte(`Url"`), []byte(`URL"`), []byte(`uri"`), []byte(`Uri"`), []byte(`URI"`),
+	[]byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"document`), []byte(`"video`), []byte(`\u00`),
 }
 
 // refers reports whether the input may be larger than the request. A document behind an address, or a compressed one, can fill a
