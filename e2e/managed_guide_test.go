@@ -62,16 +62,20 @@ func newGuide(t *testing.T) *guide {
 func (g *guide) enter(text string) (out string) {
 	g.t.Helper()
 	text = g.ports.Replace(text)
-	cmd := exec.Command("bash", "-euc", g.exports+text)
-	cmd.Dir, cmd.Env = g.dir, append(cleanEnv(), g.env...)
+	var exports, keep string
 	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "export ") {
-			g.exports += line
+		if export, ok := strings.CutPrefix(line, "export "); ok {
+			name, _, _ := strings.Cut(export, "=")
+			exports += line
+			keep += "\nprintf 'export %s=%q\\n' " + name + ` "$` + name + `" >>.exports` // the value: what made it is not run again
 		}
 	}
+	cmd := exec.Command("bash", "-euc", g.exports+text+keep)
+	cmd.Dir, cmd.Env = g.dir, append(cleanEnv(), g.env...)
 	for _, serves := range []string{"edge", "node", "sim"} {
 		if strings.Contains("\n"+text, "\niop "+serves+" ") {
 			cmd.Args[2] = strings.Replace(g.exports+text, "iop "+serves+" ", "exec iop "+serves+" ", 1)
+			g.exports += exports
 			g.running = append(g.running, startCommand(g.t, serves, g.env, cmd))
 			return ""
 		}
@@ -79,6 +83,17 @@ func (g *guide) enter(text string) (out string) {
 	data, err := cmd.CombinedOutput()
 	if err != nil {
 		g.t.Fatalf("%s\n%v: %s", text, err, data)
+	}
+	if keep != "" {
+		file := filepath.Join(g.dir, ".exports")
+		values, err := os.ReadFile(file)
+		if err == nil {
+			err = os.Remove(file)
+		}
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		g.exports += string(values)
 	}
 	return string(data)
 }
