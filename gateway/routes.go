@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -110,6 +111,22 @@ func (s *Server) apply(t *route.Table) {
 		}
 	}
 	s.log.Log(s.background, level, "configuration applied", "file", s.cfg.Config, "digest", t.Digest(), "routes", len(t.Routes()), "changes", changes)
+	s.noteApplied(t)
+}
+
+// auditPatience bounds the writing of an entry: no change waits longer for a database that does not answer.
+const auditPatience = 5 * time.Second
+
+// noteApplied notes that the routes of a file are in force. The file was changed by whoever may write to it.
+func (s *Server) noteApplied(t *route.Table) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), auditPatience)
+	defer cancel()
+	err := s.cfg.Store.Audit(ctx, state.AuditEntry{
+		Actor: state.ActorEdge, Action: state.AuditRoutesApplied, Outcome: state.AuditDone, Subject: t.Digest(),
+	})
+	if err != nil {
+		s.log.Error("an entry of the audit could not be written", "action", state.AuditRoutesApplied.String(), "error", err)
+	}
 }
 
 // Reload reads the file of routes again now; without one it does nothing. The error names its faults; then nothing has changed.

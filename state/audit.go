@@ -40,13 +40,38 @@ const (
 	AuditNodeUndenied // as before
 	AuditModelPulled  // into the Ollama of a Node; the subject is its provider and the model
 	AuditModelDeleted // from there; as before
+
+	// The subject of the next three is the key's name.
+	AuditKeyCreated
+	AuditKeyUpdated
+	AuditKeyRevoked
+	AuditJoinTokenCreated
+	AuditJoinTokenRevoked
+	AuditJoinTokenUsed // a Node got its name by it
+	AuditNodeDrained
+	AuditNodeResumed
+	AuditRunCancelled
+	AuditRoutesReloaded    // somebody had the file of routes read again
+	AuditRoutesApplied     // its routes were put in force; the subject is its digest
+	AuditSigningKeyRotated // the subject is the new one
+	AuditSigningKeyRevoked // the subject is its id
+	AuditSignedIn          // to the console
+	AuditSignedOut
+	AuditSignInRefused // not each of them, see the detail
+	AuditAdminRefused  // a call of the admin API with a wrong token; as before
 )
 
 var auditActionNames = [...]string{
 	"", "lease_issued", "lease_refused", "lease_revoked", "slot_set", "slot_rotated", "slot_enabled", "slot_disabled",
 	"slot_revoked", "slot_deleted", "slot_raised", "slot_rewrapped", "profile_set", "profile_deleted", "node_allowed",
-	"node_disallowed", "node_denied", "node_undenied", "model_pulled", "model_deleted",
+	"node_disallowed", "node_denied", "node_undenied", "model_pulled", "model_deleted", "key_created", "key_updated",
+	"key_revoked", "join_token_created", "join_token_revoked", "join_token_used", "node_drained", "node_resumed",
+	"run_cancelled", "routes_reloaded", "routes_applied", "signing_key_rotated", "signing_key_revoked", "signed_in",
+	"signed_out", "sign_in_refused", "admin_refused",
 }
+
+// AuditActions returns all actions, as APIs and logs write them.
+func AuditActions() []string { return slices.Clone(auditActionNames[1:]) }
 
 // String returns the action as APIs and logs write it.
 func (a AuditAction) String() string { return wordOf(auditActionNames[:], uint8(a)) }
@@ -86,11 +111,17 @@ func wordOf(names []string, at uint8) string {
 type AuditEntry struct {
 	ID      string    // of the row; empty: it gets one
 	At      time.Time // to the millisecond; zero: now
-	Actor   string    // never empty: an operator's name, or the Edge's own id
+	Actor   string    // never empty: an Actor's name, or the Edge's own id
 	Action  AuditAction
 	Outcome AuditOutcome
 	Reason  string // a word of a closed set, such as a lease.Reason: letters, digits and '_'; other text becomes "unnamed"
 	Subject string // what the action names, if it is none of the following
+	Source  string // as of Actor, as the next one
+	Session string
+	Detail  string // what was changed, in the words of the API; never a secret
+
+	Key       KeyID       // that was changed
+	JoinToken JoinTokenID // that was changed or used
 
 	// What a lease is bound to.
 	Lease      execution.LeaseID
@@ -173,7 +204,7 @@ func (s *Store) Audit(ctx context.Context, entries ...AuditEntry) error {
 
 // addAudit adds one entry to a transaction. One whose ID is there already stays as it is.
 func addAudit(ctx context.Context, tx *sql.Tx, entry AuditEntry) error {
-	entry, err := entry.complete()
+	entry, err := entry.by(ctx).complete()
 	if err != nil {
 		return err
 	}
@@ -188,7 +219,8 @@ func (e *AuditEntry) args() []any {
 		usageText(e.Subject), usageText(string(e.Lease)), usageText(string(e.Run)), int64(e.Attempt),
 		usageText(string(e.Principal)), usageText(string(e.Route)), usageText(string(e.Slot)), usageText(string(e.Profile)),
 		column(uint64(e.Revision)), usageText(string(e.Node)), column(uint64(e.Generation)), usageText(e.Target),
-		max(millis(e.Expires), 0),
+		max(millis(e.Expires), 0), usageText(string(e.Key)), usageText(string(e.JoinToken)), usageText(e.Source),
+		usageText(e.Session), usageText(e.Detail),
 	}
 }
 
@@ -199,7 +231,8 @@ func column(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 func scanAudit(rows *sql.Rows) (e AuditEntry, err error) {
 	var at, expires int64
 	err = rows.Scan(&e.ID, &at, &e.Actor, &e.Action, &e.Outcome, &e.Reason, &e.Subject, &e.Lease, &e.Run, &e.Attempt,
-		&e.Principal, &e.Route, &e.Slot, &e.Profile, &e.Revision, &e.Node, &e.Generation, &e.Target, &expires)
+		&e.Principal, &e.Route, &e.Slot, &e.Profile, &e.Revision, &e.Node, &e.Generation, &e.Target, &expires, &e.Key, &e.JoinToken, &e.Source,
+		&e.Session, &e.Detail)
 	e.At, e.Expires = fromMillis(at), fromMillis(expires)
 	return e, err
 }
@@ -207,7 +240,7 @@ func scanAudit(rows *sql.Rows) (e AuditEntry, err error) {
 const (
 	defaultAuditPage = 100
 	maxAuditPage     = 1000
-	maxAuditActions  = 32
+	maxAuditActions  = 64
 )
 
 // AuditQuery says which entries are meant; what is not set, all.
@@ -220,6 +253,10 @@ type AuditQuery struct {
 	Node     execution.NodeID
 	Lease    execution.LeaseID
 	Run      execution.RunID
+
+	Key       KeyID
+	JoinToken JoinTokenID
+	Source    string
 
 	Before AuditCursor // go on where a page ended
 	Limit  int         // entries a page; 0: 100; at most 1000
@@ -291,12 +328,14 @@ func (q *AuditQuery) compose() (_ string, args []any, limit int, err error) {
 func (q *AuditQuery) filters() []struct{ column, value string } {
 	return []struct{ column, value string }{
 		{`actor`, q.Actor}, {`slot`, string(q.Slot)}, {`profile`, string(q.Profile)}, {`node`, string(q.Node)},
-		{`lease`, string(q.Lease)}, {`run`, string(q.Run)},
+		{`lease`, string(q.Lease)}, {`run`, string(q.Run)}, {`key_id`, string(q.Key)}, {`join_token`, string(q.JoinToken)},
+		{`source`, q.Source},
 	}
 }
 
-// PruneAudit deletes entries of before then that are about issued or refused leases, as PruneUsage does, and returns how
-// many. Those about changes stay: they are few, and the history of a slot.
+// PruneAudit deletes entries of before then, as PruneUsage does, and returns how many: those about issued or refused
+// leases, and about what leaves nothing behind in the state. Those about changes of the state stay: they are few, and its
+// history.
 func (s *Store) PruneAudit(ctx context.Context, before time.Time) (int64, error) {
 	deleted, err := s.prune(ctx, pruneAudit, before)
 	if err != nil {

@@ -155,7 +155,7 @@ func TestAuditPages(t *testing.T) {
 			t.Errorf("%s: %d pages, want %d; %d entries %v", name, pages, test.pages, len(got), got)
 		}
 	}
-	for _, q := range []AuditQuery{{Limit: -1}, {Limit: 1001}, {Actions: make([]AuditAction, 33)}} {
+	for _, q := range []AuditQuery{{Limit: -1}, {Limit: 1001}, {Actions: make([]AuditAction, 65)}} {
 		if _, _, err := s.AuditEntries(t.Context(), q); err == nil {
 			t.Errorf("%+v is taken", q)
 		}

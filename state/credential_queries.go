@@ -74,19 +74,24 @@ const (
 	deleteDenial = `DELETE FROM node_denials WHERE kind = $1 AND name = $2 RETURNING name`
 
 	auditColumns = `id, at, actor, action, outcome, reason, subject, lease, run, attempt, principal, route, slot, profile,
-		revision, node, generation, target, expires_at`
+		revision, node, generation, target, expires_at, key_id, join_token, source, session, detail`
 
 	insertAudit = `INSERT INTO audit (` + auditColumns + `)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
+			$20, $21, $22, $23, $24)
 		ON CONFLICT (id) DO NOTHING`
 
 	queryAudit = `SELECT ` + auditColumns + ` FROM audit WHERE at >= $1 AND at < $2`
 
 	auditBefore = ` AND (at, id) < ($3, $4)`
 
+	// queryTokenUsed finds that the join token $1 got the Node's name $2 after $3.
+	queryTokenUsed = `SELECT id FROM audit WHERE join_token = $1 AND at > $3 AND node = $2 AND action = 25 LIMIT 1`
+
 	auditOrder = ` ORDER BY at DESC, id DESC LIMIT `
 
-	// Rows about leases alone; changes stay. The numbers are those of AuditLeaseIssued and AuditLeaseRefused.
+	// Changes of the state stay. The numbers are those of AuditLeaseIssued and AuditLeaseRefused, of AuditJoinTokenUsed to
+	// AuditRoutesApplied, and of AuditSignedIn to AuditAdminRefused.
 	pruneAudit = `DELETE FROM audit WHERE id IN (
-			SELECT id FROM audit WHERE at < $1 AND action IN (1, 2) ORDER BY at, id LIMIT $2)`
+			SELECT id FROM audit WHERE at < $1 AND action IN (1, 2, 25, 26, 27, 28, 29, 30, 33, 34, 35, 36) ORDER BY at, id LIMIT $2)`
 )

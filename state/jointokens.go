@@ -131,13 +131,22 @@ func (s *Store) CreateJoinToken(ctx context.Context, spec JoinTokenSpec) (JoinTo
 	if spec.TTL > 0 {
 		token.Expires = fromMillis(millis(token.Created.Add(spec.TTL)))
 	}
-	id, secret, err := s.insertToken(ctx, s.db.write, joinToken, insertJoinToken,
-		string(token.Node), millis(token.Created), millis(token.Expires), labels, models,
-		token.MaxNodes, token.MaxSessions, token.MaxModels, token.MaxInventoryBytes)
+	var secret Secret
+	err = s.db.locked(ctx, func(tx *sql.Tx) error {
+		id, made, err := s.insertToken(ctx, tx, joinToken, insertJoinToken,
+			string(token.Node), millis(token.Created), millis(token.Expires), labels, models,
+			token.MaxNodes, token.MaxSessions, token.MaxModels, token.MaxInventoryBytes)
+		if err != nil {
+			return err
+		}
+		token.ID, secret = JoinTokenID(id), made
+		return addAudit(ctx, tx, AuditEntry{
+			Action: AuditJoinTokenCreated, Outcome: AuditDone, JoinToken: token.ID, Node: token.Node, Detail: claims(&token),
+		})
+	})
 	if err != nil {
 		return JoinToken{}, Secret{}, fmt.Errorf("create join token: %w", err)
 	}
-	token.ID = JoinTokenID(id)
 	return token, secret, nil
 }
 
@@ -157,7 +166,7 @@ func (s *Store) JoinTokens(ctx context.Context) ([]JoinToken, error) {
 // RevokeJoinToken ends a join token for good; the sessions that it opened are the caller's to close. A token that is
 // revoked already stays as it is. ErrNotFound if there is no such token.
 func (s *Store) RevokeJoinToken(ctx context.Context, id JoinTokenID, by string) error {
-	if err := s.revoke(ctx, revokeJoinToken, string(id), by); err != nil {
+	if err := s.revoke(ctx, revokeJoinToken, queryJoinTokenExists, string(id), by, AuditEntry{Action: AuditJoinTokenRevoked, JoinToken: id}); err != nil {
 		return fmt.Errorf("revoke join token %q: %w", id, err)
 	}
 	return nil

@@ -105,28 +105,40 @@ func (s *Store) CreateKey(ctx context.Context, spec KeySpec) (Key, Secret, error
 	if err != nil {
 		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
 	}
-	var id string
+	var key Key
 	var secret Secret
 	err = s.db.locked(ctx, func(tx *sql.Tx) (err error) {
 		if err := claimName(ctx, tx, spec.Name, "", now); err != nil {
 			return err
 		}
+		var id string
 		id, secret, err = s.insertToken(ctx, tx, clientToken, insertKey, spec.Name, spec.Owner, routes, spec.RPM, spec.TPM,
 			spec.Concurrency, spec.MonthlyTokens, spec.Weight, spec.Priority, millis(now), millis(spec.Expires))
 		if errors.Is(err, errNoFreeID) { // another key may have got the name meanwhile, where writers don't wait for each other
 			err = cmp.Or(claimName(ctx, tx, spec.Name, "", now), err)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		key = newKey(id, &spec, now)
+		return addAudit(ctx, tx, AuditEntry{
+			Action: AuditKeyCreated, Outcome: AuditDone, Key: key.ID, Subject: key.Name, Detail: changes(&Key{Name: key.Name, Weight: 1}, &key),
+		})
 	})
 	if err != nil {
 		return Key{}, Secret{}, fmt.Errorf("create key: %w", err)
 	}
+	return key, secret, nil
+}
+
+// newKey is the key that the spec asked for.
+func newKey(id string, spec *KeySpec, now time.Time) Key {
 	return Key{
 		ID: KeyID(id), Name: spec.Name, Owner: spec.Owner, Routes: slices.Clone(spec.Routes),
 		RPM: spec.RPM, TPM: spec.TPM, Concurrency: spec.Concurrency, MonthlyTokens: spec.MonthlyTokens,
 		Weight: spec.Weight, Priority: spec.Priority, Created: now, Expires: fromMillis(millis(spec.Expires)),
 		principal: keyPrincipal + id,
-	}, secret, nil
+	}
 }
 
 // routesColumn is how patterns stand in the database: [] and not null where there are none.
@@ -221,8 +233,16 @@ func (s *Store) UpdateKey(ctx context.Context, id KeyID, change KeyChange) (Key,
 		if args[11], err = sharesName(ctx, tx, &former.key, &change); err != nil {
 			return err
 		}
-		record, err = queryOne(ctx, tx, scanKey, updateKey, args...)
-		return err
+		if record, err = queryOne(ctx, tx, scanKey, updateKey, args...); err != nil {
+			return err
+		}
+		detail := changes(&former.key, &record.key)
+		if detail == "" {
+			return nil
+		}
+		return addAudit(ctx, tx, AuditEntry{
+			Action: AuditKeyUpdated, Outcome: AuditDone, Key: id, Subject: record.key.Name, Detail: detail,
+		})
 	})
 	s.keys.forget(id) // also after an error: a commit may have been the last thing that worked
 	if errors.Is(err, sql.ErrNoRows) {
@@ -256,23 +276,34 @@ func sharesName(ctx context.Context, tx *sql.Tx, former *Key, change *KeyChange)
 // RevokeKey ends a key for good: in this process before it returns, in others within the cache's 5 s. A key that is
 // revoked already stays as it is. ErrNotFound if there is no such key.
 func (s *Store) RevokeKey(ctx context.Context, id KeyID, by string) error {
-	if err := s.revoke(ctx, revokeKey, string(id), by); err != nil {
+	if err := s.revoke(ctx, revokeKey, queryKeyExists, string(id), by, AuditEntry{Action: AuditKeyRevoked, Key: id}); err != nil {
 		return fmt.Errorf("revoke key %q: %w", id, err)
 	}
 	s.keys.forget(id)
 	return nil
 }
 
-// revoke runs one of the revocation queries.
-func (s *Store) revoke(ctx context.Context, query, id, by string) error {
+// revoke runs one of the revocation queries. What is revoked already stays as it is, and leaves no entry; exists finds it.
+func (s *Store) revoke(ctx context.Context, query, exists, id, by string, entry AuditEntry) error {
 	if err := checkName("by", by); err != nil {
 		return err
 	}
-	_, err := queryOne(ctx, s.db.write, scanOne[string], query, id, millis(time.Now()), by)
-	if errors.Is(err, sql.ErrNoRows) {
-		return ErrNotFound
-	}
-	return err
+	return s.db.locked(ctx, func(tx *sql.Tx) error {
+		entry.At, entry.Actor, entry.Outcome = now(), by, AuditDone
+		name, err := queryOne(ctx, tx, scanOne[string], query, id, millis(entry.At), by)
+		switch {
+		case err == nil:
+			entry.Subject = name
+			return addAudit(ctx, tx, entry)
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+		_, err = queryOne(ctx, tx, scanOne[string], exists, id)
+		if errors.Is(err, sql.ErrNoRows) {
+			err = ErrNotFound
+		}
+		return err
+	})
 }
 
 // scanKey reads a row of keyColumns.

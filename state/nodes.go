@@ -41,7 +41,13 @@ func (s *Store) claimNode(ctx context.Context, token JoinTokenID, node execution
 		return err
 	}
 	now := time.Now()
-	_, err := queryOne(ctx, s.db.write, scanOne[string], claimNode, string(node), string(token), millis(now), millis(now.Add(-nameMemory)))
+	err := s.db.locked(ctx, func(tx *sql.Tx) error {
+		claimed, err := queryOne(ctx, tx, scanOne[int64], claimNode, string(node), string(token), millis(now), millis(now.Add(-nameMemory)))
+		if err != nil || claimed != millis(now) {
+			return err
+		}
+		return noteTokenUsed(ctx, tx, token, node, now)
+	})
 	if !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
@@ -71,6 +77,21 @@ func (s *Store) claimNode(ctx context.Context, token JoinTokenID, node execution
 		return err
 	}
 	return ErrNodeTaken
+}
+
+// tokenUseEvery is how often a join token's use for one name is noted. Two Nodes that take a name from each other by turns
+// must not fill the audit.
+const tokenUseEvery = time.Hour
+
+// noteTokenUsed notes that a Node got its name by a token that did not have it.
+func noteTokenUsed(ctx context.Context, tx *sql.Tx, token JoinTokenID, node execution.NodeID, now time.Time) error {
+	_, err := queryOne(ctx, tx, scanOne[string], queryTokenUsed, string(token), string(node), millis(now.Add(-tokenUseEvery)))
+	if !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	return addAudit(ctx, tx, AuditEntry{
+		At: now, Actor: ActorNode, Action: AuditJoinTokenUsed, Outcome: AuditDone, JoinToken: token, Node: node,
+	})
 }
 
 // nameMemory is how long a name counts against its token's bound after it was last used to join. Machines with names that

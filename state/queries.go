@@ -50,10 +50,9 @@ const (
 	queryKeys = `SELECT ` + keyColumns + ` FROM api_keys ORDER BY created_at, id`
 
 	// The first revocation stays: a second one must not hide who made it and when.
-	revokeKey = `UPDATE api_keys SET
-			revoked_by = CASE WHEN revoked_at = 0 THEN CAST($3 AS TEXT) ELSE revoked_by END,
-			revoked_at = CASE WHEN revoked_at = 0 THEN CAST($2 AS BIGINT) ELSE revoked_at END
-		WHERE id = $1 RETURNING id`
+	revokeKey = `UPDATE api_keys SET revoked_at = $2, revoked_by = $3 WHERE id = $1 AND revoked_at = 0 RETURNING name`
+
+	queryKeyExists = `SELECT id FROM api_keys WHERE id = $1`
 
 	touchKey = `UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND last_used_at < $2`
 
@@ -68,10 +67,9 @@ const (
 
 	queryJoinTokens = `SELECT ` + joinTokenColumns + ` FROM join_tokens ORDER BY created_at, id`
 
-	revokeJoinToken = `UPDATE join_tokens SET
-			revoked_by = CASE WHEN revoked_at = 0 THEN CAST($3 AS TEXT) ELSE revoked_by END,
-			revoked_at = CASE WHEN revoked_at = 0 THEN CAST($2 AS BIGINT) ELSE revoked_at END
-		WHERE id = $1 RETURNING id`
+	revokeJoinToken = `UPDATE join_tokens SET revoked_at = $2, revoked_by = $3 WHERE id = $1 AND revoked_at = 0 RETURNING node`
+
+	queryJoinTokenExists = `SELECT id FROM join_tokens WHERE id = $1`
 
 	// One statement decides. The token must be valid for this name: bound to it, or bound to none while no valid token is
 	// bound to the name in whatever case (two names that differ in case alone look like one in every list). And the name
@@ -94,7 +92,7 @@ const (
 		OR NOT EXISTS (
 			SELECT 1 FROM join_tokens o WHERE o.id = node_claims.token_id
 				AND o.revoked_at = 0 AND (o.expires_at = 0 OR o.expires_at > $3))
-		RETURNING token_id`
+		RETURNING claimed_at`
 
 	// reservation finds the valid tokens that are bound to the name $1 at the time $3.
 	reservation = `SELECT 1 FROM join_tokens r WHERE LOWER(r.node) = LOWER(CAST($1 AS TEXT))

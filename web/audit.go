@@ -5,17 +5,11 @@ import (
 	"net/url"
 
 	"iop/gateway/admin"
+	"iop/state"
 )
 
 // auditFilters are what the page can look for.
-var auditFilters = []string{"action", "actor", "slot", "node", "run"}
-
-// auditActions are the actions that there are, as GET /admin/v1/audit names them.
-var auditActions = []string{
-	"lease_issued", "lease_refused", "lease_revoked", "slot_set", "slot_rotated", "slot_enabled", "slot_disabled", "slot_revoked",
-	"slot_deleted", "slot_raised", "slot_rewrapped", "profile_set", "profile_deleted", "node_allowed", "node_disallowed",
-	"node_denied", "node_undenied", "model_pulled", "model_deleted",
-}
+var auditFilters = []string{"action", "actor", "source", "key", "slot", "node", "run"}
 
 // auditData is what the page of the audit shows.
 type auditData struct {
@@ -27,7 +21,7 @@ type auditData struct {
 }
 
 func (c *console) audit(w http.ResponseWriter, r *http.Request) error {
-	query, data := url.Values{"limit": {"100"}}, auditData{Actions: auditActions, Filter: map[string]string{}}
+	query, data := url.Values{"limit": {"100"}}, auditData{Actions: state.AuditActions(), Filter: map[string]string{}}
 	for _, name := range append(auditFilters, "before") {
 		if value := r.URL.Query().Get(name); value != "" {
 			query.Set(name, value)

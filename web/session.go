@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"crypto/rand"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"iop/gateway/admin"
+	"iop/state"
 )
 
 const (
@@ -144,8 +146,24 @@ func (c *console) signedIn(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sessionKey{}, at)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(actingAs(r, at), sessionKey{}, at)))
 	})
+}
+
+// actingAs is a request's context whose changes are the session's.
+func actingAs(r *http.Request, at *session) context.Context {
+	source, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		source = r.RemoteAddr
+	}
+	return state.WithActor(r.Context(), state.Actor{Name: state.ActorConsole, Source: source, Session: at.name})
+}
+
+// noted has the audit note what the context's actor did.
+func (c *console) noted(ctx context.Context, action state.AuditAction) {
+	if c.parts.Audit != nil {
+		c.parts.Audit(ctx, action)
+	}
 }
 
 // signIn takes the admin token for a session.
@@ -161,7 +179,8 @@ func (c *console) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	at := c.sessions.begin(time.Now())
-	c.log.Info("admin", "action", "console sign-in", "remote", r.RemoteAddr)
+	c.log.Info("admin", "action", "console sign-in", "remote", r.RemoteAddr, "session", at.name)
+	c.noted(actingAs(r, at), state.AuditSignedIn)
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName, Value: at.id, Path: "/admin", MaxAge: int(sessionLife / time.Second),
 		// Browsers keep a Secure cookie of a loopback address too, and the listener is on one unless TLS stands before it.
@@ -185,7 +204,9 @@ func (c *console) refuseSignIn(w http.ResponseWriter, r *http.Request, next stri
 
 func (c *console) signOut(w http.ResponseWriter, r *http.Request) {
 	if at := c.sessions.find(r, time.Now()); at != nil {
-		c.closePlayground(r.Context(), at)
+		ctx := actingAs(r, at)
+		c.closePlayground(ctx, at)
+		c.noted(ctx, state.AuditSignedOut)
 	}
 	c.sessions.end(r)
 	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/admin", MaxAge: -1, HttpOnly: true, Secure: true, SameSite: http.SameSiteStrictMode})

@@ -23,6 +23,7 @@ const auditPage = 1000
 type auditFlags struct {
 	reportFlags
 	actor, slot, profile, node, run, lease string
+	key, joinToken, source                 string
 	actions                                []string
 	limit                                  int
 }
@@ -31,10 +32,16 @@ func newAuditCommand() *cobra.Command {
 	var flags auditFlags
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Show who changed slots, profiles and Nodes, and every lease",
-		Long: `Show who changed slots, profiles and Nodes, and every lease: who, what, when, for
-which run and Node, and the outcome. Newest first; values are never shown.`,
+		Short: "Show who changed what at the Edge, and every lease",
+		Long: `Show who changed what at the Edge, and every lease: keys, join tokens, slots,
+profiles, the node list, Ollama models, drained Nodes, cancelled runs, reloads and
+sign-ins, refused ones too. Newest first; secrets are never shown.
+
+ACTOR is admin (the admin token), console, command (without an Edge), node, edge
+or local; of a lease it is the Edge's id. SOURCE is the address that the request
+came from, or the user who ran the command.`,
 		Example: `  iop audit --since 1d
+  iop audit --key alice
   iop audit --slot openai-main --action lease_issued,lease_refused
   iop audit --node gpu-3 --limit 0 --csv > audit.csv`,
 		Args: exactly(),
@@ -74,6 +81,9 @@ func (a *auditFlags) bind(cmd *cobra.Command) {
 	f.StringVar(&a.node, "node", "", "only this Node")
 	f.StringVar(&a.run, "run", "", "only this run")
 	f.StringVar(&a.lease, "lease", "", "only this lease")
+	f.StringVar(&a.key, "key", "", "only changes of this key, by its name or id")
+	f.StringVar(&a.joinToken, "join-token", "", "only changes and uses of this join token, by its id")
+	f.StringVar(&a.source, "source", "", "only what came from this address")
 	f.IntVar(&a.limit, "limit", 100, "maximum number of entries; 0: all")
 }
 
@@ -88,6 +98,7 @@ func (a *auditFlags) query(now time.Time) (url.Values, error) {
 	}
 	setGiven(values, map[string]string{
 		"action": strings.Join(a.actions, ","), "actor": a.actor, "slot": a.slot, "profile": a.profile, "node": a.node, "run": a.run, "lease": a.lease,
+		"key": a.key, "join_token": a.joinToken, "source": a.source,
 	})
 	if _, err := admin.AuditQuery(values); err != nil {
 		return nil, fmt.Errorf("--%w", err)
@@ -125,8 +136,14 @@ func (o *operator) auditEntries(ctx context.Context, query url.Values, limit int
 			if err != nil {
 				return admin.AuditPage{}, err
 			}
-			found, next, err := store.AuditEntries(ctx, q)
-			return admin.AuditPageView(found, next), err
+			if q.Key != "" {
+				key, err := store.FindKey(ctx, string(q.Key))
+				if err != nil {
+					return admin.AuditPage{}, err
+				}
+				q.Key = key.ID
+			}
+			return admin.ReadAudit(ctx, store, q)
 		})
 	})
 	return entries, err
@@ -141,7 +158,7 @@ func printAudit(w io.Writer, entries []admin.AuditEntry) error {
 			outcome += ": " + e.Reason
 		}
 		subject := e.Subject
-		for _, part := range []struct{ what, name string }{{"slot", string(e.Slot)}, {"profile", string(e.Profile)}, {"node", string(e.Node)}} {
+		for _, part := range []struct{ what, name string }{{"key", string(e.Key)}, {"join token", string(e.JoinToken)}, {"slot", string(e.Slot)}, {"profile", string(e.Profile)}, {"node", string(e.Node)}} {
 			if part.name != "" {
 				subject = strings.TrimSpace(subject + " " + part.what + " " + part.name)
 			}
@@ -150,15 +167,15 @@ func printAudit(w io.Writer, entries []admin.AuditEntry) error {
 		if e.Revision > 0 {
 			revision = strconv.FormatUint(uint64(e.Revision), 10)
 		}
-		rows = append(rows, []string{e.At.Format(time.RFC3339), e.Actor, e.Action, outcome, subject, revision, string(e.Run), string(e.Lease)})
+		rows = append(rows, []string{e.At.Format(time.RFC3339), e.Actor, e.Source, e.Action, outcome, subject, e.Detail, revision, string(e.Run), string(e.Lease)})
 	}
-	return printTable(w, "AT ACTOR ACTION OUTCOME SUBJECT REVISION RUN LEASE", rows)
+	return printTable(w, "AT ACTOR SOURCE ACTION OUTCOME SUBJECT DETAIL REVISION RUN LEASE", rows)
 }
 
 // auditColumns are the columns of the CSV: the members of an entry in its order.
 var auditColumns = []string{
 	"id", "at", "actor", "action", "outcome", "reason", "subject", "slot", "profile", "revision", "node", "generation", "lease", "run",
-	"attempt", "principal", "route", "target", "expires",
+	"attempt", "principal", "route", "target", "expires", "key", "join_token", "source", "session", "detail",
 }
 
 func printAuditCSV(w io.Writer, entries []admin.AuditEntry) error {
@@ -180,7 +197,8 @@ func auditRow(e *admin.AuditEntry) []string {
 	row := []string{
 		e.ID, e.At.Format(time.RFC3339Nano), e.Actor, e.Action, e.Outcome, e.Reason, e.Subject, string(e.Slot), string(e.Profile),
 		strconv.FormatUint(uint64(e.Revision), 10), string(e.Node), strconv.FormatUint(uint64(e.Generation), 10), string(e.Lease), string(e.Run),
-		strconv.Itoa(e.Attempt), string(e.Principal), string(e.Route), e.Target, expires,
+		strconv.Itoa(e.Attempt), string(e.Principal), string(e.Route), e.Target, expires, string(e.Key),
+		string(e.JoinToken), e.Source, e.Session, e.Detail,
 	}
 	for i := range row {
 		row[i] = admin.NoFormula(row[i])

@@ -156,6 +156,7 @@ func runDev(ctx context.Context, config devSettings, specs []nodeagent.ProviderS
 
 // prepare makes the key and the tokens of this one process.
 func (d *development) prepare(ctx context.Context, store *state.Store) error {
+	ctx = state.WithActor(ctx, state.Actor{Name: state.ActorLocal})
 	_, key, err := store.CreateKey(ctx, state.KeySpec{Name: "dev"})
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"iop/gateway"
+	"iop/state"
 )
 
 // Exit statuses, a promise to scripts.
@@ -64,7 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := forbidHTTP2Debug()
 	if err == nil {
-		err = root.ExecuteContext(ctx)
+		err = root.ExecuteContext(state.WithActor(ctx, commandActor()))
 	}
 	if err == nil {
 		return exitOK

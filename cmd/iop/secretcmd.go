@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"os/user"
 
 	"github.com/spf13/cobra"
 
@@ -11,8 +12,17 @@ import (
 	"iop/state"
 )
 
-// byCommand is who the state notes for a revocation without an Edge.
-const byCommand = "command"
+// byCommand is who the state notes for a change without an Edge.
+const byCommand = state.ActorCommand
+
+// commandActor is who a command's changes are, where it opens the state itself: the operating system's user.
+func commandActor() state.Actor {
+	actor := state.Actor{Name: byCommand}
+	if u, err := user.Current(); err == nil {
+		actor.Source = u.Username
+	}
+	return actor
+}
 
 // listing is how several of a kind are answered.
 type listing[T any] struct {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -11,9 +12,6 @@ import (
 	"iop/state"
 	"iop/tunnel/wire"
 )
-
-// operatorName is who the state notes for what is done through this API: the admin token knows no names.
-const operatorName = "admin"
 
 // Config configures the API.
 type Config struct {
@@ -42,7 +40,9 @@ type Parts struct {
 	Verify func(token string) bool
 	// Wrong notes that a request had a token that is not, and returns how long its source must wait before another one; 0:
 	// it need not. It may be nil.
-	Wrong  func(*http.Request) time.Duration
+	Wrong func(*http.Request) time.Duration
+	// Audit notes what the context's actor did, with nothing of the state changed. It may be nil.
+	Audit  func(context.Context, state.AuditAction)
 	Logger *slog.Logger
 	// Done is closed when the Edge is closing, so that what runs in the background ends.
 	Done <-chan struct{}
@@ -74,7 +74,10 @@ func New(cfg Config) http.Handler {
 	mux.Handle("/debug/", a.guard(routes))
 	mux.Handle("/", cfg.Console(Parts{
 		API: routes, Public: cfg.Public, Listen: cfg.Listen, Metrics: cfg.Metrics, Verify: a.store.VerifyAdmin,
-		Wrong: func(r *http.Request) time.Duration { return a.guesses.wrong(r, "console sign-in") }, Logger: cfg.Logger, Done: cfg.Done,
+		Wrong: func(r *http.Request) time.Duration {
+			return a.wrongToken(r, "console sign-in", state.AuditSignInRefused)
+		},
+		Audit: func(ctx context.Context, action state.AuditAction) { a.note(ctx, state.AuditEntry{Action: action}) }, Logger: cfg.Logger, Done: cfg.Done,
 	}))
 	return mux
 }

@@ -1,9 +1,11 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +20,7 @@ const (
 	maxAudit     = 1000
 )
 
-var auditParameters = []string{"from", "to", "action", "actor", "slot", "profile", "node", "lease", "run", "before", "limit"}
+var auditParameters = []string{"from", "to", "action", "actor", "slot", "profile", "node", "lease", "run", "key", "join_token", "source", "before", "limit"}
 
 // AuditEntry is who did what, when and how it ended. What does not apply is absent; no value is ever in one.
 type AuditEntry struct {
@@ -42,6 +44,14 @@ type AuditEntry struct {
 	Route      execution.RouteName   `json:"route,omitempty"`
 	Target     string                `json:"target,omitempty"`
 	Expires    *time.Time            `json:"expires,omitempty"` // of the lease
+
+	Key       state.KeyID       `json:"key,omitempty"`
+	JoinToken state.JoinTokenID `json:"join_token,omitempty"`
+	Source    string            `json:"source,omitempty"`  // the address that the actor's request came from
+	Session   string            `json:"session,omitempty"` // of the console
+	Detail    string            `json:"detail,omitempty"`  // what was changed
+
+	PrincipalName string `json:"principal_name,omitempty"` // what people call it
 }
 
 // AuditPage is the answer to GET /admin/v1/audit, the newest entry first.
@@ -56,27 +66,45 @@ func auditEntryView(e *state.AuditEntry) AuditEntry {
 		ID: e.ID, At: e.At.UTC(), Actor: e.Actor, Action: e.Action.String(), Outcome: e.Outcome.String(), Reason: e.Reason, Subject: e.Subject,
 		Slot: e.Slot, Profile: e.Profile, Revision: e.Revision, Node: e.Node, Generation: e.Generation, Lease: e.Lease, Run: e.Run,
 		Attempt: e.Attempt, Principal: e.Principal, Route: e.Route, Target: e.Target, Expires: optional(e.Expires),
+		Key: e.Key, JoinToken: e.JoinToken, Source: e.Source, Session: e.Session, Detail: e.Detail,
 	}
 }
 
 // audit answers with a page of the entries that are meant.
 func (a *api) audit(r *http.Request) (any, error) {
 	query, err := AuditQuery(r.URL.Query())
+	if err == nil {
+		query.Key, err = a.keyAsked(r, "key")
+	}
 	if err != nil {
 		return nil, err
 	}
 	if err := a.store.FlushAudit(r.Context()); err != nil {
 		return nil, err
 	}
-	entries, next, err := a.store.AuditEntries(r.Context(), query)
-	if err != nil {
-		return nil, err
-	}
-	return AuditPageView(entries, next), nil
+	return ReadAudit(r.Context(), a.store, query)
 }
 
-// AuditPageView is a page as this API shows it.
-func AuditPageView(entries []state.AuditEntry, next state.AuditCursor) AuditPage {
+// ReadAudit reads a page of the audit.
+func ReadAudit(ctx context.Context, store *state.Store, query state.AuditQuery) (AuditPage, error) {
+	entries, next, err := store.AuditEntries(ctx, query)
+	if err != nil {
+		return AuditPage{}, err
+	}
+	page := auditPageView(entries, next)
+	if !slices.ContainsFunc(entries, func(e state.AuditEntry) bool { return e.Principal != "" }) {
+		return page, nil
+	}
+	names, err := store.KeyNames(ctx)
+	for i := range page.Data {
+		e := &page.Data[i]
+		e.PrincipalName = keyNames(names).principal(string(e.Principal))
+	}
+	return page, err
+}
+
+// auditPageView is a page as this API shows it.
+func auditPageView(entries []state.AuditEntry, next state.AuditCursor) AuditPage {
 	page := AuditPage{Data: make([]AuditEntry, len(entries))}
 	for i := range entries {
 		page.Data[i] = auditEntryView(&entries[i])
@@ -87,11 +115,12 @@ func AuditPageView(entries []state.AuditEntry, next state.AuditCursor) AuditPage
 	return page
 }
 
-// AuditQuery reads the parameters of a query. An error says which is wrong.
+// AuditQuery reads the parameters of a query. An error says which is wrong. Its Key is what was given: an id or a name.
 func AuditQuery(values url.Values) (q state.AuditQuery, err error) {
 	q = state.AuditQuery{
 		Actor: values.Get("actor"), Slot: execution.SlotName(values.Get("slot")), Profile: execution.ProfileName(values.Get("profile")),
 		Node: execution.NodeID(values.Get("node")), Lease: execution.LeaseID(values.Get("lease")), Run: execution.RunID(values.Get("run")),
+		Key: state.KeyID(values.Get("key")), JoinToken: state.JoinTokenID(values.Get("join_token")), Source: values.Get("source"),
 		Limit: defaultAudit,
 	}
 	for _, at := range []struct {

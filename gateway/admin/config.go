@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"iop/gateway/route"
+	"iop/state"
 )
 
 //go:embed openapi.yaml
@@ -36,6 +37,7 @@ func (a *api) configurationOf(status ConfigStatus, table *route.Table) Configura
 // reloadConfig reads the file now. A file with a fault changes nothing.
 func (a *api) reloadConfig(r *http.Request) (any, error) {
 	err := a.edge.ReloadConfig()
+	a.noteReload(r, err)
 	switch _, faulty := errors.AsType[*route.ConfigError](err); {
 	case errors.Is(err, ErrNoConfig):
 		return nil, &failure{http.StatusConflict, "no_config_file", "", err.Error()}
@@ -47,6 +49,19 @@ func (a *api) reloadConfig(r *http.Request) (any, error) {
 	status, table := a.edge.Configuration()
 	a.done(r, "reload config", "digest", status.Digest)
 	return a.configurationOf(status, table), nil
+}
+
+// noteReload notes an order to read the file, and what came of it.
+func (a *api) noteReload(r *http.Request, err error) {
+	if errors.Is(err, ErrNoConfig) {
+		return // there was nothing to read
+	}
+	status, _ := a.edge.Configuration()
+	entry := state.AuditEntry{Action: state.AuditRoutesReloaded, Subject: status.Digest}
+	if err != nil {
+		entry.Outcome, entry.Reason = state.AuditRefused, "invalid_config"
+	}
+	a.note(r.Context(), entry)
 }
 
 // checkConfig says what a file would do, and applies nothing.

@@ -1,5 +1,5 @@
 // Package admin is the operator's API, on a listener of its own: what the Edge is doing, its routes and who waits for
-// them, keys and join tokens, the credentials of providers and which Nodes may be lent them, their audit, usage, the file of routes, and the few things an operator may do to a run or a Node.
+// them, keys and join tokens, the credentials of providers and which Nodes may be lent them, the audit of all that, usage, the file of routes, and the few things an operator may do to a run or a Node.
 // /metrics and /debug/pprof stand beside it. openapi.yaml describes every operation; a test holds the answers to it.
 //
 // Everything under /admin/v1 and /debug asks for the admin token in `Authorization: Bearer`. What a page of another

@@ -34,7 +34,8 @@ func (a *api) guard(next http.Handler) http.Handler {
 		case !a.hasToken(r):
 			a.unauthorized(w, r)
 		default:
-			next.ServeHTTP(w, r)
+			actor := state.Actor{Name: state.ActorAdmin, Source: addressOf(r)}
+			next.ServeHTTP(w, r.WithContext(state.WithActor(r.Context(), actor)))
 		}
 	})
 }
@@ -44,7 +45,7 @@ var errCrossOrigin = &failure{http.StatusForbidden, "cross_origin", "", "cross-o
 // unauthorized refuses a request without the admin token. One without any token is no guess.
 func (a *api) unauthorized(w http.ResponseWriter, r *http.Request) {
 	if len(r.Header["Authorization"]) > 0 {
-		if wait := a.guesses.wrong(r, "API request"); wait > 0 {
+		if wait := a.wrongToken(r, "API request", state.AuditAdminRefused); wait > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(wait/time.Second)))
 			a.fail(w, r, &failure{http.StatusTooManyRequests, "too_many_guesses", "", "too many wrong admin tokens from this address"})
 			return
@@ -264,7 +265,11 @@ func credentialFailure(err error) *failure {
 
 // done notes what an operator did.
 func (a *api) done(r *http.Request, action string, args ...any) {
-	a.log.Info("admin", append([]any{"action", action, "remote", r.RemoteAddr}, args...)...)
+	actor, remote := state.ActorOf(r.Context()), r.RemoteAddr
+	if actor.Session != "" { // the request is the console's, in this process
+		remote, args = actor.Source, append(args, "session", actor.Session)
+	}
+	a.log.Info("admin", append([]any{"action", action, "by", actor.Name, "remote", remote}, args...)...)
 }
 
 // nodeID is the Node in the path.

@@ -20,6 +20,9 @@ const (
 	guessRefillAll = time.Second
 	maxGuessers    = 1024 // sources that are remembered
 	guessLogEvery  = 10 * time.Second
+	// How many of them are in the audit: some 1500 a day at most.
+	guessAuditBurst  = 10
+	guessAuditRefill = time.Minute
 )
 
 // guesses counts requests with a wrong admin token, by source and in all.
@@ -31,6 +34,9 @@ type guesses struct {
 	all    allowance
 	logged time.Time // when a line was last written
 	silent int       // guesses since then
+
+	audited allowance // how many more may have an entry in the audit
+	left    int       // guesses that had none since the last entry
 }
 
 // allowance is how many more wrong tokens may come.
@@ -40,7 +46,7 @@ type allowance struct {
 }
 
 func newGuesses(log *slog.Logger) *guesses {
-	return &guesses{log: log, from: map[netip.Addr]*allowance{}, all: allowance{left: guessBurstAll, at: time.Now()}}
+	return &guesses{log: log, from: map[netip.Addr]*allowance{}, all: allowance{left: guessBurstAll, at: time.Now()}, audited: allowance{left: guessAuditBurst, at: time.Now()}}
 }
 
 // wrong notes a wrong token, and returns how long its source must wait; 0: it gets the usual refusal.
@@ -63,6 +69,18 @@ func (g *guesses) wrong(r *http.Request, where string) time.Duration {
 		g.from[addr] = one
 	}
 	return max(one.take(now, guessBurst, guessRefill), g.all.take(now, guessBurstAll, guessRefillAll))
+}
+
+// forAudit reports whether a guess gets an entry in the audit, and how many before it got none.
+func (g *guesses) forAudit() (before int, yes bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.audited.take(time.Now(), guessAuditBurst, guessAuditRefill) > 0 {
+		g.left++
+		return 0, false
+	}
+	before, g.left = g.left, 0
+	return before, true
 }
 
 // take takes one guess, or returns when there will be one, in whole seconds.

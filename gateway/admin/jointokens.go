@@ -44,7 +44,7 @@ func (a *api) createJoinToken(r *http.Request) (any, error) {
 // revokeJoinToken ends the token and the sessions that it opened.
 func (a *api) revokeJoinToken(r *http.Request) (any, error) {
 	id := state.JoinTokenID(r.PathValue("id"))
-	if err := a.store.RevokeJoinToken(r.Context(), id, operatorName); err != nil {
+	if err := a.store.RevokeJoinToken(r.Context(), id, by(r)); err != nil {
 		return nil, err
 	}
 	closed := a.edge.CloseToken(id)

@@ -104,7 +104,7 @@ func (a *api) revokeKey(r *http.Request) (any, error) {
 		return nil, err
 	}
 	id := key.ID
-	if err := a.store.RevokeKey(ctx, id, operatorName); err != nil {
+	if err := a.store.RevokeKey(ctx, id, by(r)); err != nil {
 		return nil, err
 	}
 	a.done(r, "revoke key", "key", id, "name", key.Name)

@@ -2,12 +2,10 @@ package admin
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
-	"time"
 
 	"iop/execution"
 	"iop/state"
@@ -16,8 +14,6 @@ import (
 // This file is the audit of commands: who changed the models of a Node. An entry is written when the change has ended.
 
 const (
-	// auditPatience is how long an entry may take after the operator has gone.
-	auditPatience = 5 * time.Second
 	// maxPullLine bounds what is kept of a line of a pull's progress; a line of Ollama's is a tenth of it.
 	maxPullLine = 4 << 10
 )
@@ -46,7 +42,7 @@ func (a *api) noteModel(r *http.Request, call OllamaCall, provider execution.Pro
 	if provider != "" {
 		subject = string(provider) + "/" + subject
 	}
-	entry := state.AuditEntry{Actor: operatorName, Action: action, Outcome: state.AuditDone, Node: call.Node, Subject: subject}
+	entry := state.AuditEntry{Action: action, Outcome: state.AuditDone, Node: call.Node, Subject: subject}
 	if end != nil {
 		entry.Outcome, entry.Reason = state.AuditFailed, "internal_error"
 		var f *failure
@@ -62,11 +58,7 @@ func (a *api) noteModel(r *http.Request, call OllamaCall, provider execution.Pro
 			entry.Outcome = state.AuditRefused
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditPatience)
-	defer cancel()
-	if err := a.store.Audit(ctx, entry); err != nil {
-		a.log.Error("could not audit a change to a Node's models", "action", action.String(), "node", string(call.Node), "subject", subject, "error", err)
-	}
+	a.note(r.Context(), entry)
 }
 
 // pullProgress reads along with a pull: it has ended well if its last line says so.

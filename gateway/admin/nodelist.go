@@ -42,7 +42,7 @@ func (a *api) allowNode(r *http.Request) (any, error) {
 	}
 	node := nodeID(r)
 	return a.changeNodes(r, "allow node", "node", string(node), func(ctx context.Context) (*AllowedNode, error) {
-		allow, err := a.store.AllowNode(ctx, state.NodeAllow{Node: node, Slots: body.Slots, Profiles: body.Profiles}, operatorName)
+		allow, err := a.store.AllowNode(ctx, state.NodeAllow{Node: node, Slots: body.Slots, Profiles: body.Profiles}, by(r))
 		view := allowedNodeView(&allow)
 		return &view, err
 	})
@@ -51,21 +51,21 @@ func (a *api) allowNode(r *http.Request) (any, error) {
 func (a *api) disallowNode(r *http.Request) (any, error) {
 	node := nodeID(r)
 	return a.changeNodes(r, "disallow node", "node", string(node), func(ctx context.Context) (*AllowedNode, error) {
-		return nil, a.store.DisallowNode(ctx, node, operatorName)
+		return nil, a.store.DisallowNode(ctx, node, by(r))
 	})
 }
 
 func (a *api) denyNode(r *http.Request) (any, error) {
 	node := nodeID(r)
 	return a.changeNodes(r, "deny node", "node", string(node), func(ctx context.Context) (*AllowedNode, error) {
-		return nil, a.store.DenyNode(ctx, state.Denial{Node: node}, operatorName)
+		return nil, a.store.DenyNode(ctx, state.Denial{Node: node}, by(r))
 	})
 }
 
 func (a *api) undenyNode(r *http.Request) (any, error) {
 	node := nodeID(r)
 	return a.changeNodes(r, "undeny node", "node", string(node), func(ctx context.Context) (*AllowedNode, error) {
-		return nil, a.store.UndenyNode(ctx, state.Denial{Node: node}, operatorName)
+		return nil, a.store.UndenyNode(ctx, state.Denial{Node: node}, by(r))
 	})
 }
 
@@ -83,7 +83,7 @@ func (a *api) onCertificate(r *http.Request, action string, edit func(context.Co
 		return nil, invalid("serial", "serial must be a certificate's serial number in hexadecimal")
 	}
 	return a.changeNodes(r, action, "serial", string(serial), func(ctx context.Context) (*AllowedNode, error) {
-		return nil, edit(ctx, state.Denial{Serial: serial}, operatorName)
+		return nil, edit(ctx, state.Denial{Serial: serial}, by(r))
 	})
 }
 
@@ -123,7 +123,17 @@ func (a *api) rotateSigningKey(r *http.Request) (any, error) {
 		answer.State = Pending
 	}
 	a.done(r, "rotate signing key", "state", answer.State)
+	a.note(r.Context(), rotation(&answer))
 	return answer, nil
+}
+
+// rotation is the entry of a rotation: pending until the next key may sign.
+func rotation(done *SigningKeyRotation) state.AuditEntry {
+	entry := state.AuditEntry{Action: state.AuditSigningKeyRotated}
+	if done.Until != nil {
+		entry.Outcome, entry.Expires = state.AuditPending, *done.Until
+	}
+	return entry
 }
 
 // revokeSigningKey has no lease verified by a key any more, from now on.
@@ -142,6 +152,7 @@ func (a *api) revokeSigningKey(r *http.Request) (any, error) {
 		return nil, &failure{http.StatusNotFound, "not_found", "id", "there is no such signing key, or it is no longer in use"}
 	}
 	a.done(r, "revoke signing key", "id", string(id))
+	a.note(r.Context(), state.AuditEntry{Action: state.AuditSigningKeyRevoked, Subject: string(id)})
 	return signingKeysView(a.edge.SigningKeys()), nil
 }
 
@@ -155,7 +166,7 @@ func (a *api) masterKeys(r *http.Request) (any, error) {
 
 // rewrap seals under the current master key what others that the Edge knows still seal.
 func (a *api) rewrap(r *http.Request) (any, error) {
-	answer, err := Rewrap(r.Context(), a.store, operatorName)
+	answer, err := Rewrap(r.Context(), a.store, by(r))
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"iop/execution"
+	"iop/state"
 )
 
 func (a *api) status(*http.Request) (any, error) { return a.edge.Status(), nil }
@@ -21,19 +22,20 @@ func (a *api) oneNode(r *http.Request) (any, error) {
 }
 
 func (a *api) drainNode(r *http.Request) (any, error) {
-	return a.onNode(r, "drain node", a.edge.DrainNode)
+	return a.onNode(r, "drain node", state.AuditNodeDrained, a.edge.DrainNode)
 }
 
 func (a *api) resumeNode(r *http.Request) (any, error) {
-	return a.onNode(r, "resume node", a.edge.ResumeNode)
+	return a.onNode(r, "resume node", state.AuditNodeResumed, a.edge.ResumeNode)
 }
 
-func (a *api) onNode(r *http.Request, action string, do func(execution.NodeID) error) (any, error) {
+func (a *api) onNode(r *http.Request, action string, audit state.AuditAction, do func(execution.NodeID) error) (any, error) {
 	node := nodeID(r)
 	if err := do(node); err != nil {
 		return nil, &failure{http.StatusNotFound, "node_not_found", "node", err.Error()}
 	}
 	a.done(r, action, "node", node)
+	a.note(r.Context(), state.AuditEntry{Action: audit, Node: node})
 	return map[string]any{"node": node}, nil
 }
 

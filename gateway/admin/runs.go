@@ -138,6 +138,7 @@ func (a *api) cancelRun(r *http.Request) (any, error) {
 	switch a.edge.CancelRun(id) {
 	case RunCancelled:
 		a.done(r, "cancel run", "run_id", id)
+		a.note(r.Context(), state.AuditEntry{Action: state.AuditRunCancelled, Run: id})
 		return map[string]any{"id": id}, nil
 	case RunEnded:
 		return nil, &failure{http.StatusConflict, "run_ended", "id", "the run has already ended"}

@@ -89,7 +89,7 @@ func (a *api) setSlot(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return a.changeSlot(r, "set slot", "", func(ctx context.Context, name execution.SlotName) (state.Slot, error) {
-		return a.store.SetSlot(ctx, state.SlotSpec{Slot: name, Profile: body.Profile, Value: body.Value.Secret}, operatorName)
+		return a.store.SetSlot(ctx, state.SlotSpec{Slot: name, Profile: body.Profile, Value: body.Value.Secret}, by(r))
 	})
 }
 
@@ -99,19 +99,19 @@ func (a *api) rotateSlot(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return a.changeSlot(r, "rotate slot", ReleasedNote, func(ctx context.Context, name execution.SlotName) (state.Slot, error) {
-		return a.store.RotateSlot(ctx, name, body.Value.Secret, operatorName)
+		return a.store.RotateSlot(ctx, name, body.Value.Secret, by(r))
 	})
 }
 
 func (a *api) enableSlot(r *http.Request) (any, error) {
 	return a.changeSlot(r, "enable slot", "", func(ctx context.Context, name execution.SlotName) (state.Slot, error) {
-		return a.store.EnableSlot(ctx, name, operatorName)
+		return a.store.EnableSlot(ctx, name, by(r))
 	})
 }
 
 func (a *api) disableSlot(r *http.Request) (any, error) {
 	return a.changeSlot(r, "disable slot", ReleasedNote, func(ctx context.Context, name execution.SlotName) (state.Slot, error) {
-		return a.store.DisableSlot(ctx, name, operatorName)
+		return a.store.DisableSlot(ctx, name, by(r))
 	})
 }
 
@@ -121,7 +121,7 @@ func (a *api) revokeSlot(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return a.changeSlot(r, "revoke slot", ReleasedNote, func(ctx context.Context, name execution.SlotName) (state.Slot, error) {
-		return a.store.RevokeSlot(ctx, name, body.NeedsProviderRotation, operatorName)
+		return a.store.RevokeSlot(ctx, name, body.NeedsProviderRotation, by(r))
 	})
 }
 
@@ -129,7 +129,7 @@ func (a *api) deleteSlot(r *http.Request) (any, error) {
 	ctx, cancel := lasting(r)
 	defer cancel()
 	name := slotName(r)
-	if _, err := a.store.DeleteSlot(ctx, name, operatorName); err != nil {
+	if _, err := a.store.DeleteSlot(ctx, name, by(r)); err != nil {
 		return nil, about("slot", err)
 	}
 	return a.slotChanged(ctx, r, "delete slot", ReleasedNote, name, nil)
@@ -171,7 +171,7 @@ func (a *api) setProfile(r *http.Request) (any, error) {
 	}
 	ctx, cancel := lasting(r)
 	defer cancel()
-	profile, err := a.store.SetProfile(ctx, spec, operatorName)
+	profile, err := a.store.SetProfile(ctx, spec, by(r))
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (a *api) deleteProfile(r *http.Request) (any, error) {
 	ctx, cancel := lasting(r)
 	defer cancel()
 	name := profileName(r)
-	if err := a.store.DeleteProfile(ctx, name, operatorName); err != nil {
+	if err := a.store.DeleteProfile(ctx, name, by(r)); err != nil {
 		return nil, about("profile", err)
 	}
 	a.done(r, "delete profile", "profile", name)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -162,10 +163,20 @@ func (r *Registry) claim(ctx context.Context, s Session) (*credentials, error) {
 	if err := checkLabels(s); err != nil {
 		return nil, err
 	}
+	ctx = state.WithActor(ctx, state.Actor{Name: state.ActorNode, Source: addressOf(s.RemoteAddr())})
 	if err := r.store.ClaimNode(ctx, state.JoinTokenID(s.Identity().TokenID), s.Node()); err != nil {
 		return nil, tokenRefusal(err)
 	}
 	return nil, nil
+}
+
+// addressOf is an address without its port.
+func addressOf(remote string) string {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return remote
+	}
+	return host
 }
 
 // enter adds the session, unless its join token or certificate has as many as it may.
