@@ -121,7 +121,7 @@ func TestUnusualRequests(t *testing.T) {
 		"60 levels":                     {body: strings.Replace(body, `"model"`, `"metadata":`+deep+`,"model"`, 1)},
 		"a model behind a megabyte":     {body: strings.Replace(body, `"model"`, `"x":"`+strings.Repeat("y", 1<<20)+`","model"`, 1)},
 		"a model with an escape":        {body: strings.Replace(body, `"sim-small"`, `"sim\u002dsm\u0061ll"`, 1)},
-		"unknown fields, nulls, spaces": {body: strings.Replace(body, `{`, " {\t\"stream\" : null, \"stream_options\":null,\n\"zzz\": {\"model\": \"other\"} ,", 1) + "\r\n "},
+		"unknown fields, nulls, spaces": {body: strings.Replace(body, `{`, " {\t\"stream\" : null, \"stream_options\":null,\n\"zzz\": {\"mode\": \"other\"} ,", 1) + "\r\n "},
 		"an empty query":                {target: "/v1/chat/completions?"},
 		"a query":                       {target: "/v1/chat/completions?api-version=1&beta=true"},
 		"percent signs in the path":     {target: "/v1/%63hat/completions"},

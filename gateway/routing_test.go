@@ -96,7 +96,7 @@ func TestRouteChangesNothingButTheModel(t *testing.T) {
 	sent := make(chan sentRun, 1)
 	e.addNode("n1", 4, capturing(sent, answerJSON(200, `{}`)), "real/model:7b")
 
-	const odd = "{ \"x\" : 1e400,\t\"model\"  :\"%s\" ,\r\n\"messages\":[{\"role\":\"user\",\"content\":\"\\u0000é \\\"model\\\":\\\"chat\\\"\"}], \"y\":[ ], \"y\":{\"model\":\"chat\"} }  "
+	const odd = "{ \"x\" : 1e400,\t\"model\"  :\"%s\" ,\r\n\"messages\":[{\"role\":\"user\",\"content\":\"\\u0000é \\\"model\\\":\\\"chat\\\"\"}], \"y\":[ ], \"y\":{ }, \"metadata\":{\"model\":\"chat\"} }  "
 	for _, name := range []string{"chat", "gpt"} {
 		if status, _, body := e.post(chat, fmt.Sprintf(odd, name)); status != 200 {
 			t.Fatalf("%s: %d %s", name, status, body)
