@@ -163,7 +163,7 @@ func (s *site) looksAround(key admin.Key) {
 		t.Errorf("%+v", one)
 	}
 	status, _, stderr := execute(t, "cancel", id)
-	if status != exitFailed || !strings.Contains(stderr, "has ended already") {
+	if status != exitFailed || !strings.Contains(stderr, "has already ended") {
 		t.Errorf("cancel of an ended run: status %d, %q", status, stderr)
 	}
 }
