@@ -36,6 +36,8 @@ routes:
 		{"/v1/responses", `"moderation":{"model":"omni-moderation-latest"}`, "*model"}, {"/v1/embeddings", `"options":{"draft":{"model_id":"big"}}`, "*model"},
 		{"/v1/responses", `"input":[{"type":"additional_tools","tools":[{"type":"image_generation","model":"gpt-image-2"}]}]`, "tools.model"},
 		{chat, `"messages":[{"role":"system","content":[{"type":"tool_addition","tool":{"definition":{"model":"claude-opus"}}}]}]`, "tools.model"},
+		{chat, `"tools":[{"type":"openrouter:advisor"}]`, "tools.model"}, {chat, `"tags":["paid"]`, "tags"}, {chat, `"config_id":"other"`, "config_id"},
+		{chat, `"config_ids":["a"]`, "config_ids"}, {chat, `"thread_id":"another's"`, "thread_id"},
 		{chat, `"aws_region_name":"x"`, "aws_*"},
 	} {
 		status, _, body := e.post(test.path, `{"model":"chat",`+test.member+`}`)

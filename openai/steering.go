@@ -16,6 +16,8 @@ var steeringNames = [...]string{
 	"models", "fallbacks", "fallback", "route", "preset", "plugins", "context_window_fallbacks", "content_policy_fallbacks",
 	"context_window_fallback_dict", "model_list", "model_group", "router_settings_override", "prompt_id", "compound_custom",
 	"safety_model", "draft_model", toolsModel, anyModel,
+	// Among the deployments of one name, and among configurations with models of their own. LiteLLM, NeMo Guardrails.
+	"tags", "config_id", "config_ids",
 	// Other weights on the model. SGLang, vLLM, llama.cpp, Workers AI, TGI, LoRAX, MLX, Together.
 	"lora", "lora_path", "lora_request", "adapter_id", "adapter_source", "adapters", "image_loras",
 	// Other hosts. OpenRouter, LiteLLM, LocalAI, SGLang, vLLM, TensorRT-LLM, Dynamo, Azure.
@@ -29,8 +31,9 @@ var steeringNames = [...]string{
 	"extra_body", "extra_headers", "extra_query", "headers", "litellm_params",
 	// Code that runs in the engine, its arguments, and what else goes to its plugins, kv_transfer_params among it. SGLang, vLLM.
 	"custom_logit_processor", "custom_params", "logits_processors", "vllm_xargs",
-	// Another caller's place or conversation in the engine. SGLang, vLLM, llama.cpp.
+	// Another caller's place or conversation in the engine. SGLang, vLLM, llama.cpp, NeMo Guardrails.
 	"session_params", "rid", "priority", "id_slot", "slot_id", "data_parallel_rank", "routed_dp_rank", "decode_dp_rank",
+	"thread_id",
 	// An answer without a bound, in place of max_tokens: text-generation-webui. Or many of them: OpenAI's subagents.
 	"auto_max_new_tokens", "multi_agent",
 	// An answer that comes later, on a path that is not here: the run would end before it began, and cost nothing. OpenAI,
@@ -47,7 +50,7 @@ var steeringNames = [...]string{
 const steeringPrefixes = 11
 
 // toolsModel is the model of a hosted tool, with which OpenAI draws images and Anthropic asks an adviser. OpenRouter's tools have it
-// among their parameters.
+// among their parameters, or run models without one (see runsModels).
 const toolsModel = "tools.model"
 
 var (

@@ -1,6 +1,10 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
 
 // A model is named not only by the root's member: OpenAI's moderation, tools that draw and tools that advise have one of their
 // own, at some depth, and tools may stand among the messages. Such members are found by their names' ending, outside of what
@@ -185,6 +189,17 @@ func (p *envelopeParser) tools(i, depth int) int {
 	return p.watch(i, depth, w)
 }
 
+// plainRouterTools are OpenRouter's tools that run no model, without their prefix.
+var plainRouterTools = []string{"web_search", "web_fetch", "datetime", "apply_patch"}
+
+// runsModels reports whether a tool of this type runs models also where it names none: an adviser or subagent of OpenRouter's
+// is the model that the prompt says, its fusion a panel of models.
+func runsModels(kind string) bool {
+	kind = strings.ToLower(kind)
+	name, is := strings.CutPrefix(kind, "openrouter:")
+	return is && !slices.Contains(plainRouterTools, name) || strings.HasPrefix(kind, "advisor")
+}
+
 // tool notes whether the provider runs the tool itself. What such a tool finds is input that the request does not show. A
 // tool that the client runs is a function or a custom one, in Messages without a type.
 func (p *envelopeParser) tool(i, depth int, w watched) int {
@@ -197,9 +212,12 @@ func (p *envelopeParser) tool(i, depth int, w watched) int {
 		switch {
 		case end < 0:
 		case isNamed(key, "type") && p.b[val] == '"':
-			kind := string(p.b[val:end])
-			typed = typed || kind != `"function"` && kind != `"custom"`
+			kind := unquote(p.b[val:end])
+			typed = typed || kind != "function" && kind != "custom"
 			clients = true
+			if runsModels(kind) {
+				p.e.steering.add(w.bit)
+			}
 		case isNamed(key, "name"), isNamed(key, "function"):
 			clients = true
 		}

@@ -25,6 +25,10 @@ func TestOtherModels(t *testing.T) {
 		`"tools":[{"type":"namespace","tools":[` + image + `]}]`:                        "tools.model",
 		`"tools":[{"type":"image_generation","svg":{"model":"gpt-6"}}]`:                 "tools.model",
 		`"tools":[{"type":"openrouter:fusion","parameters":{"analysis_models":["a"]}}]`: "tools.model",
+		`"tools":[{"type":"openrouter:advisor"}]`:                                       "tools.model",
+		`"tools":[{"type":"function"},{"type":"OpenRouter\u003aFusion"}]`:               "tools.model",
+		`"tools":[{"type":"openrouter:subagent","type":"function"}]`:                    "tools.model",
+		`"tools":[{"type":"advisor_20260301","name":"advisor"}]`:                        "tools.model",
 		`"tools":` + image:                                                              "tools.model",
 		`"input":[{"role":"user","content":"hi"},{"type":"additional_tools","role":"developer","tools":[` + image + `]}]`:                                                 "tools.model",
 		`"input":[{"type":"tool_search_output","t\u006fols":[{"type":"namespace","tools":[` + image + `]}]}]`:                                                             "tools.model",
@@ -54,6 +58,7 @@ func TestModelsInContent(t *testing.T) {
 	for _, member := range []string{
 		`"messages":[{"role":"assistant","model":"gpt","tool_calls":[{"function":{"name":"f","arguments":{"model":"x","tools":[{"model":"x"}]}}}]}]`,
 		`"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f","input":{"model":"x","tools":[{"type":"a","model":"x"}],"content":[{"tools":[{"model":"x"}]}]}}]}]`,
+		`"tools":[{"type":"openrouter:web_search"},{"type":"image_generation"},{"type":"function","function":{"name":"openrouter:advisor"}}]`,
 		`"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f","input":{"__proto__":{"model":"x"}}}]}]`,
 		`"messages":[{"role":"assistant","content":[{"type":"fallback","from":{"model":"a"},"to":{"model":"b"}}]}]`,
 		`"input":[{"type":"image_generation_call","result":"x","svg_usage":{"model":"gpt-6"}},{"type":"mcp_list_tools","tools":[{"name":"f","input_schema":` + schema + `}]}]`,
