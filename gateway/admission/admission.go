@@ -76,8 +76,6 @@ const (
 	// DefaultSettle is how long after the first Node came online an unknown model still waits: after a restart of
 	// the Edge its Nodes come back one after the other.
 	DefaultSettle = 2 * time.Second
-	// maxRemembered bounds the names of models that no Node offers any more. What is forgotten answers as unknown.
-	maxRemembered = 16384
 )
 
 // Config configures a Controller. All of it is optional.
@@ -123,8 +121,8 @@ type Controller struct {
 	inFlight int    // tickets out
 	waiting  int    // waiters in all queues
 	unknown  int    // waiters for models that were never offered
-	idle     int    // advertised models known without a candidate
-	settled  bool   // unknown models are refused
+	idle     remembered
+	settled  bool // unknown models are refused
 	timer    *time.Timer
 	closed   bool
 }

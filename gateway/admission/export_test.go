@@ -155,7 +155,14 @@ func (c *Controller) Check(out []*Ticket, told ...*Ticket) error {
 	}
 	k.check(waiting == c.waiting, "%d wait, %d counted", waiting, c.waiting)
 	k.check(waited == len(c.waited), "%d lines are waited for, %d listed", waited, len(c.waited))
-	k.check(idle == c.idle, "%d idle, %d counted", idle, c.idle)
+	k.check(idle == c.idle.count, "%d idle, %d counted", idle, c.idle.count)
+	for node, lines := range c.idle.of {
+		for i, l := range lines {
+			k.check(c.lines[l.name] == l && l.memory == memory{node, i}, "%s is remembered in the wrong place", l.name)
+		}
+		idle -= len(lines)
+	}
+	k.check(idle == 0, "%d idle are not remembered", idle)
 	k.check(unknown == c.unknown, "%d unknown, %d counted", unknown, c.unknown)
 	for id, p := range c.fair.principals {
 		k.check(p.waiting == waits[p], "%s waits %d times, %d counted", id, waits[p], p.waiting)

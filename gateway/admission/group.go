@@ -17,6 +17,7 @@ type line struct {
 	abilities  tally[ability]        // of the candidates
 	lost       map[ability]time.Time // of candidates that are gone: until when they may be back
 	fleet      *pace                 // of all targets together; never nil
+	memory     memory                // while it is remembered: see remembered
 	bars
 	queue
 }

@@ -28,7 +28,7 @@ func (c *Controller) Configure(t *route.Table) {
 	}
 	c.table, c.lines, c.waited, c.dirty = t, map[string]*line{}, nil, nil
 	c.refs = map[string][]targetRef{}
-	c.idle, c.unknown = 0, 0
+	c.idle, c.unknown = remembered{}, 0
 	for _, r := range t.Routes() {
 		c.addRouteLocked(r)
 	}
@@ -99,10 +99,10 @@ func (c *Controller) addRouteLocked(r *route.Route) {
 // keepLineLocked takes over what is worth keeping of a line of the former table.
 func (c *Controller) keepLineLocked(name string, former *line) {
 	l := c.lines[name]
-	if r := c.table.Resolve(name); l == nil && former.known && former.route.Advertised && r != nil && r.Advertised && c.idle < maxRemembered {
+	if r := c.table.Resolve(name); l == nil && former.known && former.route.Advertised && r != nil && r.Advertised {
 		l = c.newLineLocked(r)
 		l.known = true
-		c.idle++
+		c.rememberLineLocked(l, former.memory.node)
 	}
 	if l != nil {
 		l.fleet, l.interval, l.since = former.fleet, former.interval, former.since
@@ -187,7 +187,7 @@ func (c *Controller) advertisedLocked(r *route.Route) *line {
 	case !l.known:
 		c.unknown -= l.waiting
 	case l.candidates == 0:
-		c.idle--
+		c.idle.remove(l)
 	}
 	l.known = true
 	return l
@@ -226,11 +226,7 @@ func (c *Controller) detachLocked(p *place) {
 		if l.candidates > 0 || !l.route.Advertised {
 			continue
 		}
-		if c.idle >= maxRemembered && l.waiting == 0 {
-			delete(c.lines, l.name)
-		} else {
-			c.idle++
-		}
+		c.rememberLineLocked(l, p.target.Node)
 	}
 	p.seats, p.seatOf = nil, map[*line]*seat{}
 	p.weighed, p.parked = nil, nil
