@@ -81,7 +81,7 @@ type word struct {
 
 var (
 	saysStopping    = word{status: 503, code: "stopping", kind: "api_error", message: "The service is shutting down or restarting", retryAfter: true}
-	saysInterrupted = word{status: 503, code: "interrupted", kind: "api_error", message: "The run was cut off because a part of the service is shutting down", retryAfter: true}
+	saysInterrupted = word{status: 503, code: "interrupted", kind: "api_error", message: "The run was interrupted because part of the service is shutting down", retryAfter: true}
 	saysNodeLost    = word{status: 502, code: "node_lost", kind: "api_error", message: "The connection to the model was lost."}
 )
 

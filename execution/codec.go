@@ -31,7 +31,7 @@ func ParseInput(data []byte) (*Input, error) {
 		return nil, fmt.Errorf("run input: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("run input: something follows the document")
+		return nil, errors.New("run input: data after the document")
 	}
 	if in.Version != InputVersion {
 		return nil, fmt.Errorf("run input: version %d, this Node knows %d", in.Version, InputVersion)

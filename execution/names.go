@@ -33,7 +33,7 @@ func (p ProfileName) Validate() error { return validateName("profile", string(p)
 
 func validateName(kind, name string, most int) error {
 	if name == "" || len(name) > most {
-		return fmt.Errorf("a %s name must have 1 to %d characters", kind, most)
+		return fmt.Errorf("a %s name must be 1 to %d characters long", kind, most)
 	}
 	// Names are segments of the admin API's paths, where these two mean a directory: clients and proxies resolve them,
 	// so a request about such a name reaches another resource.
@@ -41,7 +41,7 @@ func validateName(kind, name string, most int) error {
 		return fmt.Errorf("a %s name must not be %q", kind, name)
 	}
 	if !plain(name) {
-		return fmt.Errorf("a %s name may hold letters, digits, '.', '_', ':' and '-' only", kind)
+		return fmt.Errorf("a %s name must consist of letters, digits, '.', '_', ':' and '-'", kind)
 	}
 	return nil
 }

@@ -277,7 +277,7 @@ func TestBrokenStreamsAreNeverTakenForWhole(t *testing.T) {
 			run.End(execution.Terminal{Outcome: execution.Failed, Code: code, Phase: execution.PhaseStreaming})
 		}
 	}
-	const told = `data: {"error":{"message":"The model's provider ended its answer before it was complete.","type":"server_error","param":null,"code":"provider_error"}}` + "\n\n"
+	const told = `data: {"error":{"message":"The model's provider ended its response before it was complete.","type":"server_error","param":null,"code":"provider_error"}}` + "\n\n"
 	tests := map[string]struct {
 		answer handler
 		status int

@@ -13,7 +13,7 @@ import (
 	"iop/tunnel"
 )
 
-const noNode = "Nothing that serves this model is connected right now."
+const noNode = "No provider of this model is connected right now."
 
 // nobodyTold is what each family's client gets after the grace, as a status and in a stream whose head it has.
 var nobodyTold = []struct{ name, path, body, status, stream string }{

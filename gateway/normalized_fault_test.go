@@ -30,7 +30,7 @@ var faults = []fault{
 	{name: "the engine refuses", events: []*execution.Event{overflow}, end: failed(execution.CodeProviderError, execution.PhaseProviderCalled),
 		status: 400, told: "the prompt is too long", retry: "false"},
 	{name: "the operator's access", events: []*execution.Event{failure(execution.Failure{Status: 401, Message: "bad key sk-1"})},
-		end: failed(execution.CodeProviderError, execution.PhaseProviderCalled), status: 502, told: "refused the operator's access", retry: "false"},
+		end: failed(execution.CodeProviderError, execution.PhaseProviderCalled), status: 502, told: "denied the operator access", retry: "false"},
 	{name: "overloaded", events: []*execution.Event{failure(execution.Failure{Status: 529, Message: "come later", RetryAfter: 3 * time.Second})},
 		end: failed(execution.CodeProviderError, execution.PhaseProviderCalled), status: 503, told: "come later"},
 	{name: "an error first in the stream", events: []*execution.Event{started, failure(execution.Failure{Message: "out of memory"})},

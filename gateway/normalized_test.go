@@ -98,7 +98,7 @@ func TestUnsupportedOperationIsRefusedAtOnce(t *testing.T) {
 	for path, shape := range map[string]string{
 		"/v1/chat/completions": `"code":"unsupported_operation"`,
 		"/v1/messages":         `{"type":"error","error":{"type":"not_found_error"`,
-		"/api/chat":            `{"error":"The providers of this model do not have /api/chat."}`,
+		"/api/chat":            `{"error":"The providers of this model do not support /api/chat."}`,
 	} {
 		if status, h, answer := e.post(path, `{"model":"m","messages":[]}`); status != 404 || !strings.Contains(answer, shape) || h.Get("X-Should-Retry") != "false" {
 			t.Errorf("%s: %d %s", path, status, answer)

@@ -54,7 +54,7 @@ func problemOf(t execution.Terminal) *openai.Error {
 // unsupportedOperation says that the model is there, but nothing that serves it can do what was asked for.
 func unsupportedOperation(model string, op *openai.Operation) *openai.Error {
 	e := openai.ModelNotFound(model)
-	e.Code, e.Message = "unsupported_operation", "The providers of this model do not have "+op.Path+"."
+	e.Code, e.Message = "unsupported_operation", "The providers of this model do not support "+op.Path+"."
 	return e
 }
 

@@ -158,7 +158,7 @@ func TestRunFaults(t *testing.T) {
 			{"overloaded", "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nConnection: close\r\n\r\n" + `{"error":"slow down"}`,
 				execution.CodeProviderError, execution.PhaseProviderCalled, execution.Usage{}, "Status:429 Type: Code: Param: Message:slow down RetryAfter:7s"},
 			{"refused", "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n" + `{"error":{"message":"bad key sk-1"}}`,
-				execution.CodeProviderError, execution.PhaseProviderCalled, execution.Usage{}, "Status:401 Type: Code: Param: Message:The model's provider refused the operator's access."},
+				execution.CodeProviderError, execution.PhaseProviderCalled, execution.Usage{}, "Status:401 Type: Code: Param: Message:The model's provider denied the operator access."},
 			{"redirect", "HTTP/1.1 302 Found\r\nLocation: /x\r\nConnection: close\r\n\r\n", execution.CodeProviderRedirect, execution.PhaseProviderCalled, execution.Usage{}, ""},
 			{"compressed", "HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nConnection: close\r\n\r\nxxx", execution.CodeProviderError, execution.PhaseProviderCalled, execution.Usage{}, ""},
 			{"huge", d.head + "data: {\"" + strings.Repeat("x", 2<<20), execution.CodeResponseTooLarge, execution.PhaseStreaming, execution.Usage{}, ""},

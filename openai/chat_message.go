@@ -20,8 +20,8 @@ type chatMessage struct {
 	ToolCalls        []chatToolCall  `json:"tool_calls"`
 	Annotations      json.RawMessage `json:"annotations" hint:"citations of an answer's text are for people"`
 	Parsed           json.RawMessage `json:"parsed" hint:"the client's own reading of content"`
-	Audio            json.RawMessage `json:"audio" refuse:"there is no stored audio here"`
-	FunctionCall     json.RawMessage `json:"function_call" refuse:"functions were replaced by tools; use tool_calls"`
+	Audio            json.RawMessage `json:"audio" refuse:"audio is not stored"`
+	FunctionCall     json.RawMessage `json:"function_call" refuse:"functions are deprecated; use tool_calls"`
 
 	// Of a tool.
 	ToolCallID string `json:"tool_call_id"`
@@ -37,7 +37,7 @@ type chatToolCall struct {
 		// OpenAI's own clients add it to what they were told, and give it back.
 		ParsedArguments json.RawMessage `json:"parsed_arguments" hint:"the client's own reading of arguments"`
 	} `json:"function"`
-	Custom json.RawMessage `json:"custom" refuse:"there are no custom tools here"`
+	Custom json.RawMessage `json:"custom" refuse:"custom tools are not available"`
 }
 
 func (r *chatRequest) applyMessages(in *execution.Input, names *paramNames) *Error {
@@ -70,7 +70,7 @@ func (m *chatMessage) message(place *messagePlace) (execution.Message, *Error) {
 	case "":
 		return out, missing("role")
 	case "function":
-		return out, unsupported("role", "functions were replaced by tools; use the role tool")
+		return out, unsupported("role", "functions are deprecated; use the role tool")
 	default:
 		return out, InvalidRequest("role", "must be one of developer, system, user, assistant, tool")
 	}
@@ -93,17 +93,17 @@ func (m *chatMessage) checkRole(role execution.Role) *Error {
 	if role != execution.RoleAssistant {
 		switch {
 		case m.Refusal != "":
-			return InvalidRequest("refusal", "is for the assistant only")
+			return InvalidRequest("refusal", "is only allowed in assistant messages")
 		case m.ReasoningContent != "":
-			return InvalidRequest("reasoning_content", "is for the assistant only")
+			return InvalidRequest("reasoning_content", "is only allowed in assistant messages")
 		case m.Reasoning != "":
-			return InvalidRequest("reasoning", "is for the assistant only")
+			return InvalidRequest("reasoning", "is only allowed in assistant messages")
 		case len(m.ToolCalls) > 0:
-			return InvalidRequest("tool_calls", "is for the assistant only")
+			return InvalidRequest("tool_calls", "is only allowed in assistant messages")
 		}
 	}
 	if role != execution.RoleTool && m.ToolCallID != "" {
-		return InvalidRequest("tool_call_id", "is for the role tool only")
+		return InvalidRequest("tool_call_id", "is only allowed in tool messages")
 	}
 	speaks := role == execution.RoleAssistant && (m.Refusal+m.ReasoningContent+m.Reasoning != "" || len(m.ToolCalls) > 0)
 	if len(m.Content) == 0 && !speaks {
@@ -317,7 +317,7 @@ func fileOf(data, url, id, name string) (execution.Part, *Error) {
 	case sources == 0:
 		return out, missing("file_data")
 	case sources > 1:
-		return out, InvalidRequest("", "must have one of file_data, file_url and file_id only")
+		return out, InvalidRequest("", "must have exactly one of file_data, file_url and file_id")
 	case url != "":
 		return out, within("file_url", setSource(&out, url))
 	case data == "":
@@ -334,7 +334,7 @@ func (m *chatMessage) addCalls(out *execution.Message) *Error {
 		var err *Error
 		switch {
 		case c.Type != "" && c.Type != "function":
-			err = unsupported("type", "only functions can have been called")
+			err = unsupported("type", "only function calls are supported")
 		case c.ID == "":
 			err = missing("id")
 		case c.Function.Name == "":

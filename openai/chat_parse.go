@@ -24,11 +24,11 @@ type chatRequest struct {
 	Modalities          []string           `json:"modalities"`
 	StreamOptions       *chatStreamOptions `json:"stream_options"`
 
-	Functions        json.RawMessage `json:"functions" refuse:"functions were replaced by tools"`
-	FunctionCall     json.RawMessage `json:"function_call" refuse:"functions were replaced by tools; say tool_choice"`
-	Prediction       json.RawMessage `json:"prediction" refuse:"predicted outputs can't be carried to this model's provider"`
-	Audio            json.RawMessage `json:"audio" refuse:"answers are text only"`
-	WebSearchOptions json.RawMessage `json:"web_search_options" refuse:"there is no web search here"`
+	Functions        json.RawMessage `json:"functions" refuse:"functions are deprecated; use tools"`
+	FunctionCall     json.RawMessage `json:"function_call" refuse:"functions are deprecated; use tool_choice"`
+	Prediction       json.RawMessage `json:"prediction" refuse:"this model's provider has no predicted outputs"`
+	Audio            json.RawMessage `json:"audio" refuse:"only text output is available"`
+	WebSearchOptions json.RawMessage `json:"web_search_options" refuse:"web search is not available"`
 }
 
 type chatReasoning struct {
@@ -94,11 +94,11 @@ func (r *chatRequest) apply(in *execution.Input, names *paramNames) *Error {
 func (r *chatRequest) check() *Error {
 	for i, m := range r.Modalities {
 		if m != "text" {
-			return within("modalities", withinIndex(i, InvalidRequest("", "is not supported: answers are text only")))
+			return within("modalities", withinIndex(i, InvalidRequest("", "is not supported: only text output is available")))
 		}
 	}
 	if o := r.StreamOptions; o != nil && o.IncludeObfuscation {
-		return within("stream_options", unsupported("include_obfuscation", "nothing is padded here"))
+		return within("stream_options", unsupported("include_obfuscation", "streams are not padded"))
 	}
 	return nil
 }

@@ -195,7 +195,7 @@ func decodeStruct(raw []byte, v reflect.Value) *Error {
 	for m := objectMembers(raw); m.next(); {
 		at, ok := fields.byName[string(m.key)]
 		if !ok {
-			return InvalidRequest(string(m.key), "is not known here")
+			return InvalidRequest(string(m.key), "is not a known field")
 		}
 		f := &fields.list[at]
 		if seen[at] {

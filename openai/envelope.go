@@ -129,7 +129,7 @@ func (p *envelopeParser) parse() *Error {
 		var err *Error
 		if f == fieldNone {
 			if !isASCII(p.b[start+1:end-1], p.escaped) {
-				return InvalidRequest("", fmt.Sprintf("the name of a member may have ASCII characters only (at byte %d)", start))
+				return InvalidRequest("", fmt.Sprintf("a member name must be ASCII (at byte %d)", start))
 			}
 			i = p.other(p.b[start+1:end-1], p.escaped, val)
 		} else if i, err = p.take(f, exact, val); err != nil {
@@ -162,7 +162,7 @@ func (p *envelopeParser) malformed() *Error {
 	case faultEnd:
 		return InvalidRequest("", "the request body is not valid JSON: it ends too early")
 	case faultName:
-		return InvalidRequest("", fmt.Sprintf("the name of a member holds half a surrogate pair or U+0000 (at byte %d)", p.at))
+		return InvalidRequest("", fmt.Sprintf("a member name contains an unpaired surrogate or U+0000 (at byte %d)", p.at))
 	case faultPrototype:
 		return InvalidRequest("", fmt.Sprintf("a member may not be named %s (at byte %d)", prototype, p.at))
 	}
@@ -341,7 +341,7 @@ func (p *envelopeParser) once(f field, exact bool) *Error {
 func onlyOnce(name string, exact, seen bool) *Error {
 	switch {
 	case !exact:
-		return InvalidRequest(name, fmt.Sprintf("%s must be spelled exactly so, in lower case", name))
+		return InvalidRequest(name, fmt.Sprintf("%s must be spelled exactly like this, in lower case", name))
 	case seen:
 		return InvalidRequest(name, fmt.Sprintf("%s appears more than once", name))
 	}
@@ -367,7 +367,7 @@ func checkModel(name string) *Error {
 	return nil
 }
 
-var modelLengthFault = fmt.Sprintf("model must have 1 to %d bytes", MaxModelLength)
+var modelLengthFault = fmt.Sprintf("model must be 1 to %d bytes long", MaxModelLength)
 
 // modelFault says what is wrong with a model's name, or nothing: it goes into logs, metrics, headers and other
 // systems' requests.

@@ -79,7 +79,7 @@ const codeThreadUnsupported = "thread_unsupported_request"
 // themselves.
 func ThreadUnsupported() *Error {
 	return refusal(http.StatusBadRequest, codeThreadUnsupported, "thread",
-		"thread: is not supported here: no conversations are kept; send all messages without it")
+		"thread: is not supported because conversations are not stored; send all messages without it")
 }
 
 // ModelRequired says that the request names no model.
@@ -96,7 +96,7 @@ func RequestTooLarge(limit int64) *Error {
 // UnsupportedMediaType names the content type that is wanted.
 func UnsupportedMediaType(want string) *Error {
 	return refusal(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
-		fmt.Sprintf("The content type is not supported here; send %s.", want))
+		fmt.Sprintf("This content type is not supported; send %s.", want))
 }
 
 // UnknownPath says that nothing is served at the path.
@@ -107,7 +107,7 @@ func UnknownPath(path string) *Error {
 // MethodNotAllowed names the method that the path takes.
 func MethodNotAllowed(path, allow string) *Error {
 	e := refusal(http.StatusMethodNotAllowed, "method_not_allowed", "",
-		fmt.Sprintf("%s takes %s only.", excerpt(path), allow))
+		fmt.Sprintf("%s only allows %s.", excerpt(path), allow))
 	e.Allow = allow
 	return e
 }
@@ -115,7 +115,7 @@ func MethodNotAllowed(path, allow string) *Error {
 // RateLimited says that the key is over its rate; message says which one, or is empty.
 func RateLimited(retryAfter time.Duration, message string) *Error {
 	if message == "" {
-		message = "This API key is over its rate limit."
+		message = "This API key has exceeded its rate limit."
 	}
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "rate_limit_exceeded",
 		Message: message, RetryAfter: retryAfter}
@@ -142,13 +142,13 @@ func ProviderFailed(message string) *Error {
 
 // ProviderTruncated says that the provider's answer ended before its end.
 func ProviderTruncated() *Error {
-	return ProviderFailed("The model's provider ended its answer before it was complete.")
+	return ProviderFailed("The model's provider ended its response before it was complete.")
 }
 
 // ProviderRefused says that the provider did not accept the operator's credentials. That is not the client's fault,
 // and trying again will not help.
 func ProviderRefused() *Error {
-	e := ProviderFailed("The model's provider refused the operator's access.")
+	e := ProviderFailed("The model's provider denied the operator access.")
 	e.NoRetry = true
 	return e
 }
@@ -162,7 +162,7 @@ func CredentialRejected() *Error {
 
 // NoNodeAvailable says that nothing that serves the model is connected.
 func NoNodeAvailable(retryAfter time.Duration) *Error {
-	return failure(http.StatusServiceUnavailable, codeNoNodeAvailable, "Nothing that serves this model is connected right now.", retryAfter)
+	return failure(http.StatusServiceUnavailable, codeNoNodeAvailable, "No provider of this model is connected right now.", retryAfter)
 }
 
 // Codes of failures between the client and the provider. They are neither the provider's fault nor a matter of load.
@@ -176,12 +176,12 @@ const (
 
 // Stopping says that the Edge is shutting down and takes no new requests. No provider has seen this one.
 func Stopping(retryAfter time.Duration) *Error {
-	return failure(http.StatusServiceUnavailable, codeStopping, "The service is shutting down or restarting and takes no new requests; try again shortly.", retryAfter)
+	return failure(http.StatusServiceUnavailable, codeStopping, "The service is shutting down or restarting and accepts no new requests; try again shortly.", retryAfter)
 }
 
 // Interrupted says that the run was cut because the Edge or its Node shut down before it ended. The provider has seen it.
 func Interrupted(retryAfter time.Duration) *Error {
-	return failure(http.StatusServiceUnavailable, codeInterrupted, "The run was cut off because a part of the service is shutting down; send the request again.", retryAfter)
+	return failure(http.StatusServiceUnavailable, codeInterrupted, "The run was interrupted because part of the service is shutting down; send the request again.", retryAfter)
 }
 
 // NodeLost says that the connection to the Node broke, or became unusable, during the run.
@@ -191,7 +191,7 @@ func NodeLost() *Error {
 
 // StateUnavailable says that the Edge can't use its own database, so that keys, limits or credentials can't be checked.
 func StateUnavailable(retryAfter time.Duration) *Error {
-	return failure(http.StatusServiceUnavailable, codeStateUnavailable, "The service can't use its own database right now; its operator finds the reason in the log.", retryAfter)
+	return failure(http.StatusServiceUnavailable, codeStateUnavailable, "The service can't access its database right now; the operator can find the reason in the log.", retryAfter)
 }
 
 // Overloaded says that the Edge itself is at a limit: of memory or of connections.

@@ -11,7 +11,7 @@ import (
 const MaxEventSize = 32 << 20
 
 // ErrEventTooLarge is what an EventReader returns for an event over MaxEventSize. The stream can't be read further.
-var ErrEventTooLarge = errors.New("an event of the stream is larger than the limit")
+var ErrEventTooLarge = errors.New("a stream event is larger than the limit")
 
 // Event is one event as a client of the stream sees it.
 type Event struct {

@@ -92,7 +92,7 @@ func (p *formParser) lineEnd() (last bool, e *Error) {
 	after, ok := bytes.CutPrefix(p.rest, []byte("--"))
 	switch {
 	case !ok:
-		return false, formFault("a boundary must stand on a line of its own, which ends in CRLF")
+		return false, formFault("a boundary must be on its own line, which ends in CRLF")
 	case len(after) > 0 && string(after) != "\r\n":
 		return false, formFault("nothing may follow its last boundary")
 	case len(p.form.parts) == 0:
@@ -141,7 +141,7 @@ func (part *formPart) textFault() string {
 	case part.file:
 		return ""
 	case part.ascii && bytes.ContainsFunc(part.content, func(r rune) bool { return r >= utf8.RuneSelf }):
-		return "its value is not in UTF-8, which its Content-Type must declare, if it declares a charset"
+		return "its value must be UTF-8, and its Content-Type can't declare another charset"
 	case !utf8.Valid(part.content), bytes.IndexByte(part.content, 0) >= 0:
 		return "its value is not UTF-8 text"
 	}

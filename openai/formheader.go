@@ -52,7 +52,7 @@ func parsePartHeader(header string) (part formPart, fault string) {
 	}
 	switch {
 	case !seen[partDisposition]:
-		return part, "it has no header Content-Disposition"
+		return part, "it has no Content-Disposition header"
 	case !seen[partType]:
 		if part.file {
 			part.media = "application/octet-stream"
@@ -105,7 +105,7 @@ func (part *formPart) disposition(value string) (fault string) {
 		var p mediaParam
 		var ok bool
 		if p, rest, more, ok = cutPlainParam(rest); !ok {
-			return `its Content-Disposition must have name="..." and for a file filename="...", without backslash and semicolon, and nothing else`
+			return `its Content-Disposition must have only name="..." and, for a file, filename="...", without backslashes or semicolons`
 		}
 		switch {
 		case p.name == "name" && !hasName:
@@ -121,7 +121,7 @@ func (part *formPart) disposition(value string) (fault string) {
 		case p.name == "name" || p.name == "filename":
 			return "its Content-Disposition has the parameter " + p.name + " twice"
 		default:
-			return "its Content-Disposition has the parameter " + excerpt(p.name) + `, which is not supported; name="..." and filename="..." are`
+			return "its Content-Disposition has the parameter " + excerpt(p.name) + `, which is not supported; only name="..." and filename="..." are`
 		}
 	}
 	if !hasName {
@@ -150,7 +150,7 @@ func cutPlainParam(s string) (p mediaParam, rest string, more, ok bool) {
 // percent signs, quotes and letters beyond ASCII, and brackets that don't match.
 func formNameFault(name string) string {
 	if name == "" || len(name) > maxFormName {
-		return fmt.Sprintf("a field's name must have 1 to %d bytes", maxFormName)
+		return fmt.Sprintf("a field's name must be 1 to %d bytes long", maxFormName)
 	}
 	base, indices := cutIndices(name)
 	plain := isPlainName(base) && base != ""
@@ -163,7 +163,7 @@ func formNameFault(name string) string {
 		indices = after
 	}
 	if !plain || strings.Contains(name, "__proto__") { // which JavaScript reads as no field
-		return "a field's name must have letters, digits, '_', '-' and '.' only, and perhaps brackets behind them"
+		return "a field's name must consist of letters, digits, '_', '-' and '.', optionally followed by brackets"
 	}
 	return ""
 }
@@ -214,7 +214,7 @@ func (part *formPart) setType(value string) (fault string) {
 	case !ok:
 		return "its Content-Type is malformed"
 	case strings.HasPrefix(media, "multipart/"), strings.HasPrefix(media, "message/"), media == "application/x-www-form-urlencoded":
-		return "its Content-Type is one of a message within the form, which is not supported"
+		return "its Content-Type is a form or message of its own, which is not supported"
 	case part.file:
 		part.media = media
 		return ""

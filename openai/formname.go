@@ -31,9 +31,9 @@ func (f *Form) name(part *formPart) (fault string) {
 	folded := foldName(base)
 	switch {
 	case routes(folded) && (part.name != folded || part.file):
-		return folded + " must be a plain field, spelled exactly so"
+		return folded + " must be a plain field, spelled exactly like this"
 	case folded == "_charset_": // RFC 7578, section 4.6
-		return "the form must be UTF-8, and can't name another charset"
+		return "the form must be UTF-8 and can't declare another charset"
 	}
 	n := f.names[folded]
 	if n == nil {
@@ -45,7 +45,7 @@ func (f *Form) name(part *formPart) (fault string) {
 	case n.base != base:
 		return fmt.Sprintf("%s is another spelling of %s", base, n.base)
 	case n.indexed != (indices != ""):
-		return base + " is there with brackets and without"
+		return base + " is given both with and without brackets"
 	case repeated && !(filesOnly && part.file) && !strings.HasSuffix(indices, "[]"):
 		return part.name + " appears more than once"
 	}

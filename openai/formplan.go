@@ -42,7 +42,7 @@ func (f *Form) field(name string) (*formPart, *Error) {
 	case n == nil:
 		return nil, nil
 	case n.base != name || n.indexed:
-		return nil, InvalidRequest(name, name+" must be spelled exactly so")
+		return nil, InvalidRequest(name, name+" must be spelled exactly like this")
 	case f.parts[n.at].file:
 		return nil, InvalidRequest(name, name+" must be a plain field, not a file")
 	}

@@ -53,15 +53,15 @@ const maxParameterName = 64
 func CheckParameter(name string) error {
 	switch {
 	case name == "" || len(name) > maxParameterName:
-		return fmt.Errorf("a parameter's name must have 1 to %d bytes", maxParameterName)
+		return fmt.Errorf("a parameter's name must be 1 to %d bytes long", maxParameterName)
 	case name == "model" || name == "stream" || name == "stream_options":
-		return fmt.Errorf("%s is the gateway's to set", name)
+		return fmt.Errorf("%s is set by the gateway", name)
 	case strings.Contains(name, "."):
 		return fmt.Errorf("only top-level parameters can be set, not %q", name)
 	}
 	for _, c := range []byte(name) {
 		if c|0x20-'a' > 25 && c-'0' > 9 && c != '_' && c != '-' {
-			return fmt.Errorf("a parameter's name has only letters, digits, '_' and '-'")
+			return fmt.Errorf("a parameter's name must consist of letters, digits, '_' and '-'")
 		}
 	}
 	return nil
@@ -235,7 +235,7 @@ func (p *planner) scan() *Error {
 				continue
 			}
 			if at = &p.list[k]; !exact {
-				return InvalidRequest(at.name, fmt.Sprintf("%s must be spelled exactly so", at.name))
+				return InvalidRequest(at.name, fmt.Sprintf("%s must be spelled exactly like this", at.name))
 			}
 			if at.at != (span{}) {
 				return InvalidRequest(at.name, fmt.Sprintf("%s appears more than once", at.name))

@@ -32,13 +32,13 @@ type commonParams struct {
 
 	ChatTemplateKwargs json.RawMessage `json:"chat_template_kwargs"` // of vLLM and SGLang
 
-	Moderation json.RawMessage `json:"moderation" refuse:"the provider's own moderation can't be asked for"`
+	Moderation json.RawMessage `json:"moderation" refuse:"provider moderation is not available"`
 }
 
 type promptCacheOptions struct {
 	Mode       json.RawMessage `json:"mode" hint:"what is cached decides what the next request costs"`
 	TTL        json.RawMessage `json:"ttl" hint:"a cache's lifetime"`
-	Comparison json.RawMessage `json:"comparison_response_id" refuse:"no response is stored here"`
+	Comparison json.RawMessage `json:"comparison_response_id" refuse:"responses are not stored"`
 	Prewarm    bool            `json:"prewarm"`
 }
 
@@ -77,10 +77,10 @@ func prepare(body []byte) ([]byte, *Error) {
 // apply puts the common members into the input, but for those of tools.
 func (c *commonParams) apply(in *execution.Input) *Error {
 	if c.Store {
-		return unsupported("store", "nothing is stored here; leave it out or say false")
+		return unsupported("store", "responses are not stored; omit it or set it to false")
 	}
 	if o := c.PromptCacheOptions; o != nil && o.Prewarm {
-		return within("prompt_cache_options", unsupported("prewarm", "a request always asks for an answer"))
+		return within("prompt_cache_options", unsupported("prewarm", "every request generates an answer"))
 	}
 	in.Metadata = c.Metadata
 	in.User = c.User
@@ -131,7 +131,7 @@ func (s *samplingParams) apply(in *execution.Input, names map[execution.Param]st
 	to.RepeatPenalty = s.RepeatPenalty
 	if s.RepetitionPenalty != nil {
 		if s.RepeatPenalty != nil && *s.RepeatPenalty != *s.RepetitionPenalty {
-			return InvalidRequest("repeat_penalty", "is another name of repetition_penalty, and says something else")
+			return InvalidRequest("repeat_penalty", "is another name for repetition_penalty, which has a different value")
 		}
 		to.RepeatPenalty = s.RepetitionPenalty
 		names[execution.ParamRepeatPenalty] = "repetition_penalty"

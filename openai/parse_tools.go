@@ -69,7 +69,7 @@ func parseTool(raw []byte, shape toolShape) (execution.Tool, *Error) {
 	case kind == "":
 		return execution.Tool{}, missing("type")
 	case kind != "function":
-		return execution.Tool{}, unsupported("type", fmt.Sprintf("there are no tools of the type %q here, only functions", excerpt(kind)))
+		return execution.Tool{}, unsupported("type", fmt.Sprintf("tools of type %q are not supported, only functions", excerpt(kind)))
 	}
 	return shape.tool(raw)
 }
@@ -97,7 +97,7 @@ func (c *commonParams) applyChoice(in *execution.Input, shape toolShape, known m
 		if choice.Mode == execution.ToolsAuto || choice.Mode == execution.ToolsNone {
 			return nil // nothing to choose from: nothing is said
 		}
-		return InvalidRequest("", "wants a tool, but there are no tools")
+		return InvalidRequest("", "requires a tool, but there are no tools")
 	}
 	in.ToolChoice = choice
 	return nil
@@ -126,7 +126,7 @@ func parseChoice(raw []byte, in *execution.Input, shape toolShape, known map[str
 	case "allowed_tools":
 		return allow(raw, in, shape, known)
 	}
-	return nil, unsupported("type", fmt.Sprintf("there is no choice of the type %q here", excerpt(kind)))
+	return nil, unsupported("type", fmt.Sprintf("a choice of type %q is not supported", excerpt(kind)))
 }
 
 func choiceOfMode(name, mode string) (*execution.ToolChoice, *Error) {

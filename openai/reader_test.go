@@ -90,7 +90,7 @@ func TestRequestReader(t *testing.T) {
 // TestThreadUnsupported: Anthropic's clients look for the code in the details, and go on without a thread.
 func TestThreadUnsupported(t *testing.T) {
 	got := string(AppendError(nil, FamilyAnthropic, "req_1", ThreadUnsupported()))
-	const want = `{"type":"error","error":{"type":"invalid_request_error","message":"thread: is not supported here: no conversations are kept; send all messages without it",` +
+	const want = `{"type":"error","error":{"type":"invalid_request_error","message":"thread: is not supported because conversations are not stored; send all messages without it",` +
 		`"details":{"error_code":"thread_unsupported_request","unsupported":[]}},"request_id":"req_1"}`
 	if got != want {
 		t.Errorf("got %s\nwant %s", got, want)

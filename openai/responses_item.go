@@ -92,9 +92,9 @@ func (b *inputBuilder) item(raw []byte) *Error {
 		if kind == "" && member(raw, "id") == nil {
 			return missing("type")
 		}
-		return unsupported("", "an item by its id; no item is stored here")
+		return unsupported("", "item references need stored items, and items are not stored")
 	}
-	return unsupported("type", fmt.Sprintf("there are no items of the type %q here", excerpt(kind)))
+	return unsupported("type", fmt.Sprintf("items of type %q are not supported", excerpt(kind)))
 }
 
 func (b *inputBuilder) message(raw []byte) *Error {
@@ -251,7 +251,7 @@ type callOrigin struct {
 
 func (c *callOrigin) check() *Error {
 	if c.Namespace != "" {
-		return unsupported("namespace", "functions have no namespaces here")
+		return unsupported("namespace", "function namespaces are not available")
 	}
 	if len(c.Caller) > 0 {
 		kind, err := typeOf(c.Caller)
@@ -285,7 +285,7 @@ func (b *inputBuilder) call(raw []byte) *Error {
 	case c.Name == "":
 		return missing("name")
 	case c.Async:
-		return unsupported("async", "every call is answered before the model goes on")
+		return unsupported("async", "the model always waits for the result of a call")
 	}
 	if err := c.check(); err != nil {
 		return err

@@ -342,7 +342,7 @@ func (r *responsesRenderer) call(dst []byte, d *execution.ToolCallDelta) []byte 
 	c := r.calls[d.Index]
 	if c.closed {
 		if strings.TrimSpace(d.Arguments) != "" {
-			r.failure = ProviderFailed("The model's provider went on with a tool call that was complete.")
+			r.failure = ProviderFailed("The model's provider continued a tool call that was already complete.")
 		}
 		return dst
 	}

@@ -25,13 +25,13 @@ type responsesRequest struct {
 	StreamOptions   *responsesStreamOptions `json:"stream_options"`
 	ClientMetadata  json.RawMessage         `json:"client_metadata" hint:"of a client's telemetry"`
 
-	PreviousResponseID json.RawMessage `json:"previous_response_id" refuse:"no response is stored here; send the whole conversation as input"`
-	Conversation       json.RawMessage `json:"conversation" refuse:"no conversation is stored here; send it as input"`
-	Prompt             json.RawMessage `json:"prompt" refuse:"there are no prompt templates here"`
-	BackgroundOptions  json.RawMessage `json:"background_options" refuse:"nothing runs in the background here"`
-	ContextManagement  json.RawMessage `json:"context_management" refuse:"no context is compacted here"`
-	Image              json.RawMessage `json:"image" refuse:"no image is compressed here"`
-	AccessPrograms     json.RawMessage `json:"access_programs" refuse:"they are OpenAI's own"`
+	PreviousResponseID json.RawMessage `json:"previous_response_id" refuse:"responses are not stored; send the whole conversation as input"`
+	Conversation       json.RawMessage `json:"conversation" refuse:"conversations are not stored; send the conversation as input"`
+	Prompt             json.RawMessage `json:"prompt" refuse:"prompt templates are not available"`
+	BackgroundOptions  json.RawMessage `json:"background_options" refuse:"background runs are not available"`
+	ContextManagement  json.RawMessage `json:"context_management" refuse:"context compaction is not available"`
+	Image              json.RawMessage `json:"image" refuse:"image compression is not available"`
+	AccessPrograms     json.RawMessage `json:"access_programs" refuse:"only OpenAI offers them"`
 }
 
 type responsesReasoning struct {
@@ -129,16 +129,16 @@ func (r *responsesRequest) apply(in *execution.Input, names *paramNames) *Error 
 // check refuses what is asked for in members that also have harmless values.
 func (r *responsesRequest) check() *Error {
 	if r.Background {
-		return unsupported("background", "nothing runs in the background here")
+		return unsupported("background", "background runs are not available")
 	}
 	if err := oneOf("truncation", r.Truncation, "auto", "disabled"); err != nil {
 		return err
 	}
 	if r.Truncation == "auto" {
-		return unsupported("truncation", "no input is cut here; say disabled")
+		return unsupported("truncation", "input is never truncated; use disabled")
 	}
 	if o := r.StreamOptions; o != nil && o.IncludeObfuscation {
-		return within("stream_options", unsupported("include_obfuscation", "nothing is padded here"))
+		return within("stream_options", unsupported("include_obfuscation", "streams are not padded"))
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (r *responsesRequest) check() *Error {
 func (r *responsesRequest) applyInclude(in *execution.Input) *Error {
 	for i, what := range r.Include {
 		if !slices.Contains(includes, what) {
-			return withinIndex(i, InvalidRequest("", "is not known here"))
+			return withinIndex(i, InvalidRequest("", "is not a known field"))
 		}
 	}
 	in.Sampling.TopLogprobs = r.TopLogprobs
@@ -205,7 +205,7 @@ func (t *responsesText) applyFormat(in *execution.Input) *Error {
 		return err
 	}
 	if format.Type != "json_schema" && (format.Name != "" || len(format.Schema) > 0) {
-		return InvalidRequest("type", "must be json_schema where there is a schema")
+		return InvalidRequest("type", "must be json_schema if there is a schema")
 	}
 	var err *Error
 	switch format.Type {
@@ -234,7 +234,7 @@ var responsesTools = toolShape{
 			AllowedCallers []string        `json:"allowed_callers"`
 			Async          bool            `json:"async"`
 			DeferLoading   bool            `json:"defer_loading"`
-			OutputSchema   json.RawMessage `json:"output_schema" refuse:"a model is not told what a function returns"`
+			OutputSchema   json.RawMessage `json:"output_schema" refuse:"models are not told the result schema of functions"`
 		}
 		if err := decode(raw, &f); err != nil {
 			return execution.Tool{}, err
@@ -245,10 +245,10 @@ var responsesTools = toolShape{
 			}
 		}
 		if f.Async {
-			return execution.Tool{}, unsupported("async", "every call is answered before the model goes on")
+			return execution.Tool{}, unsupported("async", "the model always waits for the result of a call")
 		}
 		if f.DeferLoading {
-			return execution.Tool{}, unsupported("defer_loading", "there is no search for tools here")
+			return execution.Tool{}, unsupported("defer_loading", "tool search is not available")
 		}
 		return checkTool(execution.Tool{Name: f.Name, Description: f.Description, Parameters: f.Parameters, Strict: f.Strict})
 	},
@@ -305,7 +305,7 @@ func (r *responsesRequest) applyInput(in *execution.Input, names *paramNames) *E
 		}
 	}
 	if len(in.Messages) == 0 {
-		return InvalidRequest("input", "must hold an item that says something")
+		return InvalidRequest("input", "must hold an item with content")
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func (r *responsesRenderer) Event(dst []byte, e *execution.Event) []byte {
 		return dst
 	}
 	if r.size > maxResponsesText {
-		r.failure = ProviderFailed("The answer is too long to be given as a response.")
+		r.failure = ProviderFailed("The answer is too long for a response.")
 		return dst
 	}
 	dst = r.begin(dst)

@@ -123,8 +123,8 @@ func steeringError(name, at string) *Error {
 	if name == anyModel {
 		what = fmt.Sprintf("A second member that names a model (%q)", at)
 	}
-	e := InvalidRequest(name, fmt.Sprintf("%s is not passed on: with it a provider may use another model, host or credential than this "+
-		"gateway chose, or pass over its limits or other callers. Its operator can allow it for a route.", what))
+	e := InvalidRequest(name, fmt.Sprintf("%s is not forwarded: it could make the provider use another model, host or credential than this "+
+		"gateway chose, or bypass its limits or other callers. The operator can allow it for a route.", what))
 	e.Code = "unsupported_parameter"
 	return e
 }

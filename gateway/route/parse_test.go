@@ -207,8 +207,8 @@ func TestParseRefuses(t *testing.T) {
 		{"routes: [{model: a, targets: [{modle: x}]}]", "did you mean model?"},
 		// Parameters.
 		{"routes: [{model: a, parameters: {defaults: {options.num_predict: 1}}}]", "only top-level parameters"},
-		{"routes: [{model: a, parameters: {defaults: {model: b}}}]", "parameters.defaults.model: model is the gateway's to set"},
-		{"routes: [{model: a, parameters: {caps: {stream: 1}}}]", "stream is the gateway's to set"},
+		{"routes: [{model: a, parameters: {defaults: {model: b}}}]", "parameters.defaults.model: model is set by the gateway"},
+		{"routes: [{model: a, parameters: {caps: {stream: 1}}}]", "stream is set by the gateway"},
 		{"routes: [{model: a, parameters: {defaults: {a: null}}}]", "null is not a default"},
 		{"routes: [{model: a, parameters: {defaults: {a: [.inf]}}}]", "parameters.defaults.a[0]: a number must be finite"},
 		{"routes: [{model: a, parameters: {defaults: {a: 2024-01-01}}}]", "put it in quotes"},
@@ -456,12 +456,12 @@ routes:
 	}
 	for file, want := range map[string]string{
 		"routes: [{model: a, slot: x}]":                                        "routes[0].slot: this belongs to a target",
-		"routes: [{model: a, targets: [{slot: 'a b'}]}]":                       "routes[0].targets[0].slot: a slot name may hold",
+		"routes: [{model: a, targets: [{slot: 'a b'}]}]":                       "routes[0].targets[0].slot: a slot name must consist of",
 		"routes: [{model: a, targets: [{slot: }]}]":                            "routes[0].targets[0].slot: the value is missing",
 		"routes: [{model: a, targets: [{profile: p}]}]":                        "routes[0].targets[0]: profile and base_url set how",
 		"routes: [{model: a, targets: [{slot: s, base_url: 'ftp://x'}]}]":      "routes[0].targets[0].base_url: a target must be http(s)",
 		"routes: [{model: a, targets: [{slot: s, base_url: 'http://u:p@x'}]}]": "routes[0].targets[0].base_url: a target must be http(s)",
-		"routes: [{model: a, targets: [{slot: s, profile: ''}]}]":              "routes[0].targets[0].profile: a profile name must have",
+		"routes: [{model: a, targets: [{slot: s, profile: ''}]}]":              "routes[0].targets[0].profile: a profile name must be",
 		"routes: [{model: a, targets: [{slot: s, slott: t}]}]":                 "did you mean slot",
 		"defaults: {slot: x}":                                                  "defaults.slot: unknown field",
 	} {

@@ -87,7 +87,7 @@ func (m *turn) block(at *openai.Path, v openai.Value) {
 		m.message.Parts = append(m.message.Parts, b.part)
 		m.blocks = append(m.blocks, i)
 	default:
-		m.p.r.Fail(at.Member("type"), "a block of type %q is not supported in a message of the role %s", b.kind, m.message.Role)
+		m.p.r.Fail(at.Member("type"), "a block of type %q is not supported in a message with the role %s", b.kind, m.message.Role)
 	}
 }
 
@@ -121,7 +121,7 @@ func (p *parser) textAndMedia(at *openai.Path, v openai.Value, kinds ...string) 
 	p.r.Array(at, v, maxParts, func(at *openai.Path, v openai.Value) {
 		b := p.readBlock(at, v)
 		if !slices.Contains(kinds, b.kind) {
-			p.r.Fail(at.Member("type"), "a block of type %q is not supported in this place", b.kind)
+			p.r.Fail(at.Member("type"), "a block of type %q is not allowed here", b.kind)
 		}
 		blocks = append(blocks, len(parts))
 		parts = append(parts, b.part)

@@ -20,17 +20,17 @@ const (
 // notCarried are parameters of Messages that a normalized run can't carry, with the reason. What nobody knows is refused
 // too, in fewer words.
 var notCarried = map[string]string{
-	"billing_policy":        "it speaks of the account at the provider",
-	"compaction":            "the conversation is the client's to shorten",
-	"container":             "no containers are kept here",
-	"context_management":    "the conversation is the client's to shorten",
-	"diagnostics":           "the prompt's cache is the provider's",
-	"fallback_credit_token": "it speaks of the account at the provider",
+	"billing_policy":        "it concerns the account at the provider",
+	"compaction":            "the client must shorten the conversation itself",
+	"container":             "containers are not available",
+	"context_management":    "the client must shorten the conversation itself",
+	"diagnostics":           "the provider manages its own prompt cache",
+	"fallback_credit_token": "it concerns the account at the provider",
 	"fallbacks":             "the gateway's routes decide on fallbacks",
 	"inference_geo":         "the gateway's routes decide where a request goes",
-	"mcp_servers":           "tools run at the client",
-	"user_profile_id":       "no profiles are kept here",
-	"workspace_id":          "it speaks of the account at the provider",
+	"mcp_servers":           "tools run on the client",
+	"user_profile_id":       "profiles are not available",
+	"workspace_id":          "it concerns the account at the provider",
 }
 
 // ParseMessages reads the body of POST /v1/messages. The Request keeps nothing of it. An error has status 400 and names
@@ -248,7 +248,7 @@ func (p *parser) thinking(at *openai.Path, v openai.Value) {
 		p.r.Fail(at.Member("type"), "must be enabled, adaptive or disabled")
 	}
 	if budget != nil && (kind != "enabled" || *budget < 1) {
-		p.r.Fail(at.Member("budget_tokens"), "must be a positive number beside the type enabled")
+		p.r.Fail(at.Member("budget_tokens"), "must be a positive number with the type enabled")
 	}
 	switch display {
 	case "":
@@ -298,7 +298,7 @@ func (p *parser) effort(at *openai.Path, name string, v openai.Value) {
 // outputFormat reads the form of the answer, which has an older and a newer place.
 func (p *parser) outputFormat(at *openai.Path, v openai.Value) {
 	if p.format != "" {
-		p.r.Fail(at, "%s asks for a format already", p.format)
+		p.r.Fail(at, "%s already sets a format", p.format)
 	}
 	p.format = p.r.Write(at)
 	f := &execution.Format{Kind: execution.FormatJSONSchema}
@@ -336,7 +336,7 @@ func (p *parser) finish() {
 	}
 	if c := in.ToolChoice; c != nil && c.Mode == execution.ToolsNamed {
 		if !slices.ContainsFunc(in.Tools, func(t execution.Tool) bool { return t.Name == c.Name }) {
-			p.r.Fail(root.Member("tool_choice").Member("name"), "there is no tool of that name")
+			p.r.Fail(root.Member("tool_choice").Member("name"), "no tool has this name")
 		}
 	}
 	if parts := in.Messages[len(in.Messages)-1].Parts; p.cache != nil && len(parts) > 0 {

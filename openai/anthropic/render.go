@@ -231,7 +231,7 @@ func (r *renderer) think(dst []byte, e *execution.Event) []byte {
 		r.signature = r.signature[:0]
 	}
 	if len(r.signature)+len(e.Signature) > maxSignature {
-		r.fault = openai.ProviderFailed("The provider signed a thought with more than a client can take.")
+		r.fault = openai.ProviderFailed("The provider's signature of a thinking block is too long.")
 		return dst
 	}
 	r.signature = append(r.signature, e.Signature...)
@@ -407,7 +407,7 @@ func (r *renderer) appendBlock(dst []byte, e *execution.Event, reason execution.
 func wholeArguments(reason execution.FinishReason) *openai.Error {
 	e := badArguments()
 	if reason == execution.FinishLength {
-		e = openai.ProviderFailed("The answer reached max_tokens within the arguments of a tool call.")
+		e = openai.ProviderFailed("The answer reached max_tokens inside the arguments of a tool call.")
 		e.NoRetry = true
 	}
 	return e

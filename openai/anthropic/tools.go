@@ -10,7 +10,7 @@ func (p *parser) tool(at *openai.Path, v openai.Value) {
 	t := execution.Tool{}
 	for name, v := range v.Members() {
 		if kind := v.Text(); name == "type" && kind != "custom" && !v.Absent() {
-			p.r.Fail(at.Member(name), "a tool of type %q is not supported here; tools that the client describes itself are", cut(kind))
+			p.r.Fail(at.Member(name), "a tool of type %q is not supported, only tools that the client defines", cut(kind))
 			return
 		}
 	}
@@ -89,7 +89,7 @@ func (p *parser) toolChoice(at *openai.Path, v openai.Value) {
 		p.r.Fail(at.Member("type"), "must be auto, any, tool or none")
 	}
 	if (kind == "tool") != (c.Name != "") {
-		p.r.Fail(at.Member("name"), "stands beside the type tool, and only there")
+		p.r.Fail(at.Member("name"), "is required with the type tool, and only allowed there")
 	}
 	p.in.ToolChoice = c
 }

@@ -42,7 +42,7 @@ func (r *renderer) expects(c *execution.ToolCallDelta) bool {
 		return c.Arguments != ""
 	}
 	if strings.TrimSpace(c.Arguments) != "" {
-		r.fault = openai.ProviderFailed("The provider went on with a tool call that was complete.")
+		r.fault = openai.ProviderFailed("The provider continued a tool call that was already complete.")
 	}
 	return false
 }
@@ -72,7 +72,7 @@ func (r *renderer) wait(e *execution.Event) {
 	}
 	b.signature = append(b.signature, e.Signature...)
 	if r.waiting.size += b.size() - before; r.waiting.size > maxWaiting {
-		r.fault = openai.ProviderFailed("The provider wrote too much while it had not ended a tool call.")
+		r.fault = openai.ProviderFailed("The provider sent too much before it completed a tool call.")
 	}
 }
 

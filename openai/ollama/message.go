@@ -79,7 +79,7 @@ func (p *parser) addMessage(at *openai.Path, s *spoken) {
 // only refuses a member in a message of another role than the one that may have it.
 func (p *parser) only(at *openai.Path, name string, has bool, role string) {
 	if has {
-		p.r.Fail(at.Member(name), "stands in a message of the role %s only", role)
+		p.r.Fail(at.Member(name), "is only allowed in a message with the role %s", role)
 	}
 }
 
@@ -110,7 +110,7 @@ func (p *parser) answer(at *openai.Path, s *spoken) string {
 		}
 	}
 	if found < 0 {
-		p.r.Fail(at, "answers no tool call of the assistant's message before it")
+		p.r.Fail(at, "does not answer a tool call of the preceding assistant message")
 		return ""
 	}
 	id := p.calls[found].id

@@ -59,7 +59,7 @@ func ParseChat(body []byte) (*openai.Request, *openai.Error) {
 	}
 	p.r.Object(root, body, p.chatMember)
 	if len(p.in.Messages) == 0 {
-		p.r.Fail(root.Member("messages"), "there is none; only an Ollama can be asked to load or to unload a model")
+		p.r.Fail(root.Member("messages"), "must not be empty; only Ollama itself can load or unload a model this way")
 	}
 	return p.request(false)
 }
@@ -73,7 +73,7 @@ func ParseGenerate(body []byte) (*openai.Request, *openai.Error) {
 	g := generation{p: p}
 	p.r.Object(root, body, g.member)
 	if g.prompt == "" {
-		p.r.Fail(root.Member("prompt"), "there is none; only an Ollama can be asked to load or to unload a model")
+		p.r.Fail(root.Member("prompt"), "must not be empty; only Ollama itself can load or unload a model this way")
 	}
 	if g.system != "" {
 		p.in.Messages = append(p.in.Messages, execution.Message{Role: execution.RoleSystem, Parts: []execution.Part{text(g.system)}})

@@ -122,7 +122,7 @@ func (r *renderer) endMessage(dst []byte) []byte {
 // call keeps a piece of a call.
 func (r *renderer) call(d *execution.ToolCallDelta) *openai.Error {
 	if r.generate {
-		return openai.ProviderFailed("The model called a tool, and none was offered.")
+		return openai.ProviderFailed("The model called a tool, but none was offered.")
 	}
 	if d.Index < 0 || d.Index > len(r.calls) || d.Index >= maxCalls {
 		return openai.ProviderFailed("The provider counted its tool calls wrongly.")
@@ -255,7 +255,7 @@ func (r *renderer) Whole(dst []byte, result *execution.Result) ([]byte, *openai.
 	}
 	c := &result.Choices[0]
 	if r.generate && len(c.ToolCalls) > 0 {
-		return dst, openai.ProviderFailed("The model called a tool, and none was offered.")
+		return dst, openai.ProviderFailed("The model called a tool, but none was offered.")
 	}
 	from := len(dst)
 	dst = append(dst, r.begin...)
