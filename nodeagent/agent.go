@@ -209,7 +209,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	drain, cancel := context.WithTimeout(a.stopping, a.cfg.DrainTimeout)
 	defer cancel()
 	if err := a.supervisor.Drain(drain); err != nil && a.stopping.Err() == nil {
-		a.log.Warn("runs were cut at the end of the drain", "error", err)
+		a.log.Warn("runs were interrupted at the end of the drain", "error", err)
 	}
 	a.stop(nil)
 	return a.result(<-result)

@@ -72,7 +72,7 @@ func (d *discovery) run(ctx context.Context) {
 	d.search(ctx)
 	close(d.first)
 	if len(d.found) == 0 {
-		d.agent.log.Info("no local engine found yet, still looking", "ports", d.portList(), "do", "start one on its usual port, or name one with --provider id=URL")
+		d.agent.log.Info("no local inference server found yet, still looking", "ports", d.portList(), "do", "start one on its default port, or add one with --provider id=URL")
 	}
 	for {
 		select {
@@ -151,7 +151,7 @@ func (d *discovery) add(ctx context.Context, pt port, p *provider) {
 	ctx, stop := context.WithCancel(ctx)
 	d.found[pt.number] = &finding{p, stop}
 	d.agent.change(func(providers map[execution.ProviderID]*provider) { providers[p.spec.ID] = p })
-	d.agent.log.Info("found a local engine", "provider", p.spec.ID, "engine", p.engine(), "url", p.base.String())
+	d.agent.log.Info("found a local inference server", "provider", p.spec.ID, "engine", p.engine(), "url", p.base.String())
 	select {
 	case <-d.agent.probe(ctx, p):
 	case <-ctx.Done():
@@ -169,7 +169,7 @@ func (d *discovery) forgotten(number string, f *finding) bool {
 	f.stop()
 	delete(d.found, number)
 	d.agent.change(func(providers map[execution.ProviderID]*provider) { delete(providers, f.p.spec.ID) })
-	d.agent.log.Info("forgot a local engine that is gone", "provider", f.p.spec.ID)
+	d.agent.log.Info("a local inference server is gone", "provider", f.p.spec.ID)
 	return true
 }
 

@@ -96,8 +96,8 @@ func (k *keeper) watchEdge(peer *identity.Peer, closeSession func(string)) {
 	if k.ctx.Err() != nil {
 		return
 	}
-	k.agent.log.Warn("the Edge's certificate is trusted no longer, the session is closed", "error", err)
-	closeSession("this Node trusts the Edge's certificate no longer")
+	k.agent.log.Warn("the Edge's certificate is no longer trusted; closing the session", "error", err)
+	closeSession("this Node no longer trusts the Edge's certificate")
 }
 
 // EdgeTime implements tunnel.Keeper.

@@ -33,7 +33,7 @@ func (c *Config) checkMode() error {
 	case string(c.Name) != id.Name():
 		return fmt.Errorf("managed mode: the Node's name must be that of its certificate, %q", id.Name())
 	case c.JoinToken != nil:
-		return errors.New("managed mode: a certificate and a join token exclude each other")
+		return errors.New("managed mode: a certificate and a join token can't be combined")
 	case c.TLS != nil:
 		return errors.New("managed mode: the identity says whom to trust, another TLS configuration is not possible")
 	}

@@ -144,7 +144,7 @@ func (b *prober) refreshKey() {
 	key, err := readKeyFile(b.p.spec.KeyFile)
 	if err != nil {
 		if !b.keyFault {
-			b.log.Warn("the provider's key can't be read again, the former one stays", "provider", string(b.p.spec.ID), "error", err)
+			b.log.Warn("can't reload the provider's key; keeping the previous one", "provider", string(b.p.spec.ID), "error", err)
 		}
 		b.keyFault = true
 		return

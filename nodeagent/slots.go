@@ -40,7 +40,7 @@ func (p *ProviderSpec) validateHop() error {
 	}
 	switch {
 	case p.KeyFile != "":
-		return errors.New("slots and key-file exclude each other: either each run brings its credential, or the Node has one")
+		return errors.New("slots and key-file can't be combined: a credential is either leased for each run or kept by the Node")
 	case len(p.Models) == 0:
 		return errors.New("slots needs models=a|b: between runs the Node has no key to ask the provider for its models")
 	case base.Scheme == "http" && !declaredLocal(base.Hostname()):

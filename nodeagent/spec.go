@@ -131,7 +131,7 @@ func (p *ProviderSpec) setOption(key, value string) error {
 	case "ca":
 		p.CAFile = value
 	case "key", "api-key", "token", "secret":
-		return errors.New("a key never stands in a provider's specification, give the file that holds it: ,key-file=PATH")
+		return errors.New("a key can't be given on the command line; give the file that holds it: ,key-file=PATH")
 	default:
 		return errors.New("an option is unknown, want capacity, models, key-file, slots or ca")
 	}

@@ -72,7 +72,7 @@ func TestParseSpecFaults(t *testing.T) {
 		{"a=http://h,models=a|a", "models names"},
 		{"a=http://h,models=\x00", "models"},
 		{"a=http://h,key=" + canary, "key-file=PATH"},
-		{"a=https://h,models=m,key-file=/k,slots=s", "exclude each other"},
+		{"a=https://h,models=m,key-file=/k,slots=s", "be combined"},
 		{"a=https://h,slots=s", "needs models"},
 		{"a=http://h.example,models=m,slots=s", "https"},
 		{"a=http://203.0.113.7,models=m,slots=s", "https"},

@@ -73,8 +73,8 @@ func (d *doctor) fail(check, do, format string, args ...any) {
 func newDoctorCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what would keep an Edge or a Node from working, and say what to do",
-		Long: `Look for what would keep an Edge or a Node from working, and say what to do.
+		Short: "Find problems that would keep an Edge or a Node from working, and suggest fixes",
+		Long: `Find problems that would keep an Edge or a Node from working, and suggest fixes.
 
 It takes the flags and variables of "iop edge" or "iop node", so it is run where
 they run and as they are started. Nothing needs to run, nothing is made, changed
@@ -135,9 +135,9 @@ func printCheckup(w io.Writer, c checkup) {
 // settingsLoaded notes how the settings of the command fared, and which variables nobody reads.
 func (d *doctor) settingsLoaded(err error) {
 	if err != nil {
-		d.fail("settings", "set it as the message says; docs/configuration.md has all of them", "%s", err)
+		d.fail("settings", "set it as the message says; docs/configuration.md lists all settings", "%s", err)
 	} else {
-		d.ok("settings", "every value has the right form")
+		d.ok("settings", "all values are valid")
 	}
 	for _, s := range strays(d.root, os.Environ()) {
 		d.warn("settings", "correct the name, or unset it", "%s", s)
@@ -164,7 +164,7 @@ func (d *doctor) privateFile(check, path string) bool {
 		d.warn(check, "chmod 600 "+path, "%s has mode %#o: others can read the secret in it", path, info.Mode().Perm())
 		return true
 	}
-	d.ok(check, "%s can be read by its owner alone", path)
+	d.ok(check, "%s is readable only by its owner", path)
 	return true
 }
 
@@ -185,11 +185,11 @@ func (d *doctor) remains(check, what string, begin, end time.Time) {
 	left := end.Sub(now)
 	switch {
 	case now.Before(begin):
-		d.fail(check, "set this machine's clock, or wait", "%s is not valid before %s", what, begin.UTC().Format(time.RFC3339))
+		d.fail(check, "correct this machine's clock, or wait", "%s is not valid before %s", what, begin.UTC().Format(time.RFC3339))
 	case left <= 0:
-		d.fail(check, "renew it", "%s ended %s ago, at %s", what, brief(-left), end.UTC().Format(time.RFC3339))
+		d.fail(check, "renew it", "%s expired %s ago, at %s", what, brief(-left), end.UTC().Format(time.RFC3339))
 	case left < soonExpired && left < time.Duration(soonIdentityEnd*float64(end.Sub(begin))):
-		d.warn(check, "renew it before then", "%s ends in %s", what, brief(left))
+		d.warn(check, "renew it before then", "%s expires in %s", what, brief(left))
 	default:
 		d.ok(check, "%s is valid for %s", what, brief(left))
 	}

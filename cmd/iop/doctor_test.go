@@ -125,7 +125,7 @@ func TestDoctorEdgeFaults(t *testing.T) {
 		"bad routes":       {"--config " + writeFile(t, "bad.yaml", "routes:\n  - model: m\n    policy: x\n"), "routes", verdictFailed, "policy"},
 		"good routes":      {"--config " + writeFile(t, "ok.yaml", "routes:\n  - model: m\n"), "routes", verdictOK, "1 route"},
 		"state nowhere":    {"--state sqlite:///proc/none/iop.db", "state", verdictFailed, "can't write"},
-		"state no dir":     {"--state sqlite://" + open + "/iop.db", "state", verdictFailed, "is no directory"},
+		"state no dir":     {"--state sqlite://" + open + "/iop.db", "state", verdictFailed, "is not a directory"},
 		"state unknown":    {"--state mysql://h/d", "state", verdictFailed, "unknown scheme"},
 		"state broken":     {"--state sqlite://" + writeFile(t, "iop.db", strings.Repeat("no database ", 20)), "state", verdictFailed, "not a database"},
 		"no address":       {"--listen 192.0.2.1:1", "port", verdictFailed, "can't listen"},
@@ -135,8 +135,8 @@ func TestDoctorEdgeFaults(t *testing.T) {
 		"tls good":         {"--tls-cert " + cert + " --tls-key " + key + " --host edge.example.org", "tls", verdictOK, "it is for edge.example.org"},
 		"tls chain":        {"--tls-cert " + cert + " --tls-key " + key, "tls", verdictWarning, "does not trust its chain"},
 		"tls name":         {"--tls-cert " + cert + " --tls-key " + key + " --host other.example.org", "tls", verdictFailed, "not for other.example.org"},
-		"tls ended":        {"--tls-cert " + old + " --tls-key " + oldKey, "tls", verdictFailed, "ended 1h ago"},
-		"tls ends":         {"--tls-cert " + soon + " --tls-key " + soonKey, "tls", verdictWarning, "ends in 47h"},
+		"tls ended":        {"--tls-cert " + old + " --tls-key " + oldKey, "tls", verdictFailed, "expired 1h ago"},
+		"tls ends":         {"--tls-cert " + soon + " --tls-key " + soonKey, "tls", verdictWarning, "expires in 47h"},
 		"tls begins":       {"--tls-cert " + future + " --tls-key " + futureKey, "tls", verdictFailed, "not valid before"},
 		"tls mismatch":     {"--tls-cert " + cert + " --tls-key " + other, "tls", verdictFailed, "private key"},
 		"tls key open":     {"--tls-cert " + cert + " --tls-key " + open, "tls", verdictWarning, "0644"},
@@ -189,9 +189,9 @@ func TestDoctorEdgePorts(t *testing.T) {
 
 	edge := startEdge(t)
 	_, d = diagnose(t, "edge", "--listen", edge.public, "--admin-listen", edge.admin, "--state", edge.state)
-	d.has(t, "port", verdictOK, "held by an Edge")
-	d.has(t, "admin port", verdictOK, "held by an Edge")
-	d.has(t, "admin token", verdictOK, "beside")
+	d.has(t, "port", verdictOK, "used by a running Edge")
+	d.has(t, "admin port", verdictOK, "used by a running Edge")
+	d.has(t, "admin token", verdictOK, "next to the state")
 	d.has(t, "edge", verdictOK, "runs")
 	d.has(t, "edge", verdictWarning, "no Node")
 }
@@ -225,7 +225,7 @@ func TestDoctorNode(t *testing.T) {
 	d.has(t, "tunnel", verdictOK, "took the join token")
 	d.has(t, "clock", verdictOK, "agrees")
 	d.has(t, "proxy", verdictOK, "directly")
-	d.has(t, "join token", verdictOK, "owner alone")
+	d.has(t, "join token", verdictOK, "only by its owner")
 	d.has(t, "provider", verdictOK, "sim-small")
 
 	_, d = diagnose(t, "node", "--name", "n", "--edge", "ws://"+edge.public, "--join-token", "njt-iop_wrong", "--provider", "s=http://127.0.0.1:1")
@@ -369,7 +369,7 @@ func TestDoctorProviders(t *testing.T) {
 	}
 	_, d := diagnose(t, "node", "--name", "n", "--join-token", "x", "--provider", "s=http://127.0.0.1:1")
 	d.has(t, "settings", verdictFailed, "IOP_NODE_EDGE")
-	d.has(t, "join token", verdictFailed, "does not begin")
+	d.has(t, "join token", verdictFailed, "does not look like")
 }
 
 // TestDoctorOfManagedMode: certificates at both ends, and a Node that is not on the list.

@@ -44,7 +44,7 @@ what it says of itself.`,
   iop doctor edge --json`,
 	}
 	s := bindSettings(cmd, edgePrefix, &config, nil)
-	cmd.Flags().StringVar(&host, "host", "", "name that clients reach this Edge by; the certificate is held against it")
+	cmd.Flags().StringVar(&host, "host", "", "host name that clients use for this Edge; the certificate is checked against it")
 	return doctorCommand(cmd, func(ctx context.Context, d *doctor) {
 		e := edgeDoctor{d: d, config: &config, host: host}
 		d.settingsLoaded(config.load(s))
@@ -78,7 +78,7 @@ func (e *edgeDoctor) routes() {
 		return
 	}
 	if info, err := os.Stat(e.config.Config); err == nil && opened(info.Mode(), 0o022) {
-		e.d.warn("routes", "chmod go-w "+e.config.Config, "others can write %s, and so send requests elsewhere", e.config.Config)
+		e.d.warn("routes", "chmod go-w "+e.config.Config, "other users can change %s and so redirect requests", e.config.Config)
 	}
 	e.d.ok("routes", "%s: %s", e.config.Config, counted(len(table.Routes()), "route"))
 }
@@ -99,26 +99,26 @@ func (e *edgeDoctor) state(ctx context.Context) {
 	case errors.Is(err, state.ErrNewer):
 		e.d.fail("state", "run that version or a later one", "%s", oneLine(err))
 	case errors.Is(err, state.ErrOrphaned):
-		e.d.fail("state", "as it says; docs/operations.md has how to restore", "%s", oneLine(err))
+		e.d.fail("state", "see the message; docs/operations.md explains how to restore", "%s", oneLine(err))
 		return
 	case errors.Is(err, state.ErrDamaged):
 		e.d.fail("state", "stop the Edge and restore a backup: docs/operations.md", "%s", oneLine(err))
 	case err != nil:
 		e.d.fail("state", "check that this user owns the file, and that it is the Edge's database", "%s", oneLine(err))
 	case found.Missing:
-		e.d.ok("state", "%s does not exist yet: the Edge makes it at its first start", found.Path)
+		e.d.ok("state", "%s does not exist yet: the Edge creates it at its first start", found.Path)
 		return
 	case found.Schema < found.Known:
-		e.d.warn("state", "back it up, then start the Edge, which brings it up to date", "%s is of an older iop (schema %d, this one has %d), which does not open it any more then", found.Path, found.Schema, found.Known)
+		e.d.warn("state", "back it up, then start the Edge, which upgrades it", "%s is of an older iop (schema %d, this one has %d), which does not open it any more then", found.Path, found.Schema, found.Known)
 	default:
 		e.d.ok("state", "%s opens, schema %d", found.Path, found.Schema)
 	}
 	switch {
 	case err != nil:
 	case found.Checked:
-		e.d.ok("state", "all of the database is sound")
+		e.d.ok("state", "the database passed its integrity check")
 	default:
-		e.d.warn("state", "the Edge that runs checks it once a day; with the Edge stopped: sqlite3 "+found.Path+" \"PRAGMA quick_check\"", "the database is too large to be checked in %s", doctorPatience/2)
+		e.d.warn("state", "the Edge that runs checks it once a day; with the Edge stopped: sqlite3 "+found.Path+" \"PRAGMA quick_check\"", "the database is too large to check within %s", doctorPatience/2)
 	}
 	e.adminToken()
 }
@@ -140,22 +140,22 @@ func (e *edgeDoctor) directory(dir string) bool {
 	}
 	switch {
 	case err != nil:
-		e.d.fail("state", "choose a directory that this user can read", "can't look into %s: %s", dir, pathFault(err))
+		e.d.fail("state", "choose a directory that this user can read", "can't read %s: %s", dir, pathFault(err))
 		return false
 	case !info.IsDir():
-		e.d.fail("state", "choose another directory with IOP_EDGE_STATE", "%s is no directory", dir)
+		e.d.fail("state", "choose another directory with IOP_EDGE_STATE", "%s is not a directory", dir)
 		return false
 	case !writable(dir):
 		e.d.fail("state", "give the directory to the Edge's user, or choose another with IOP_EDGE_STATE", "this user can't write in %s", dir)
 		return false
 	case !exists:
-		e.d.ok("state", "its directory is made in %s, with mode 0700", dir)
+		e.d.ok("state", "its directory will be created in %s with mode 0700", dir)
 	case opened(info.Mode(), 0o022):
-		e.d.fail("state", "chmod 700 "+dir, "%s has mode %#o: who can write there becomes the operator", dir, info.Mode().Perm())
+		e.d.fail("state", "chmod 700 "+dir, "%s has mode %#o: anyone who can write there can become the operator", dir, info.Mode().Perm())
 	case opened(info.Mode(), 0o077):
-		e.d.warn("state", "chmod 700 "+dir, "%s has mode %#o: others can look into it", dir, info.Mode().Perm())
+		e.d.warn("state", "chmod 700 "+dir, "%s has mode %#o: other users can read it", dir, info.Mode().Perm())
 	default:
-		e.d.ok("state", "%s is closed to others", dir)
+		e.d.ok("state", "%s is closed to other users", dir)
 	}
 	e.space(dir)
 	return true
@@ -175,9 +175,9 @@ func (e *edgeDoctor) space(dir string) {
 	switch {
 	case !known:
 	case free < noSpace:
-		e.d.fail("disk", "make room: what can't be noted is not done", "%s are free for %s", bytesText(int64(free)), dir)
+		e.d.fail("disk", "free disk space: changes that can't be recorded are refused", "%s are free for %s", bytesText(int64(free)), dir)
 	case free < littleSpace:
-		e.d.warn("disk", "make room, or shorten IOP_EDGE_USAGE_RETENTION", "%s are free for %s", bytesText(int64(free)), dir)
+		e.d.warn("disk", "free disk space, or shorten IOP_EDGE_USAGE_RETENTION", "%s are free for %s", bytesText(int64(free)), dir)
 	default:
 		e.d.ok("disk", "%s are free for %s", bytesText(int64(min(free, 1<<62))), dir)
 	}
@@ -187,11 +187,11 @@ func (e *edgeDoctor) adminToken() {
 	_, err := state.ReadAdminToken(e.config.State)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		e.d.warn("admin token", "start the Edge once: it makes it", "there is none beside the state yet")
+		e.d.warn("admin token", "start the Edge once: it creates the token", "there is none next to the state yet")
 	case err != nil:
 		e.d.fail("admin token", "give the file to this user with mode 0600", "%s", oneLine(err))
 	default:
-		e.d.ok("admin token", "it lies beside the state")
+		e.d.ok("admin token", "it is next to the state")
 	}
 }
 
@@ -231,9 +231,9 @@ func (e *edgeDoctor) port(ctx context.Context, check, setting, address string, o
 	variable := edgePrefix + setting
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && ours(scheme+dialable(address)):
-		e.d.ok(check, "%s is held by an Edge that runs", address)
+		e.d.ok(check, "%s is used by a running Edge", address)
 	case errors.Is(err, syscall.EADDRINUSE):
-		e.d.fail(check, "end what listens there (ss -ltnp shows it), or set "+variable, "%s is held by another program", address)
+		e.d.fail(check, "stop the program that listens there (ss -ltnp shows it), or set "+variable, "%s is used by another program", address)
 	case errors.Is(err, syscall.EACCES):
 		e.d.fail(check, "run it as a service with CAP_NET_BIND_SERVICE, or set "+variable+" to a port above 1023", "this user may not listen on %s", address)
 	default:
@@ -316,7 +316,7 @@ func (e *edgeDoctor) certificate() {
 	}
 	switch {
 	case e.host == "":
-		e.d.ok("tls", "it is for %s; --host NAME holds it against the name that clients use", strings.Join(names, ", "))
+		e.d.ok("tls", "it is for %s; --host NAME checks it against the name that clients use", strings.Join(names, ", "))
 	case leaf.VerifyHostname(e.host) != nil:
 		e.d.fail("tls", "get one for "+e.host, "it is for %s, and not for %s", strings.Join(names, ", "), e.host)
 	default:
@@ -335,7 +335,7 @@ func (e *edgeDoctor) chain(pair *tls.Certificate) {
 	// Its time has a line of its own.
 	at := pair.Leaf.NotBefore.Add(pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore) / 2)
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Intermediates: between, CurrentTime: at}); err != nil {
-		e.d.warn("tls", "put the certificates between into the file, or give clients and Nodes (IOP_NODE_CA) your authority", "this machine does not trust its chain: %s", oneLine(err))
+		e.d.warn("tls", "add the intermediate certificates to the file, or give clients and Nodes (IOP_NODE_CA) your authority", "this machine does not trust its chain: %s", oneLine(err))
 		return
 	}
 	e.d.ok("tls", "its chain ends in an authority that this machine trusts")
@@ -346,7 +346,7 @@ func (e *edgeDoctor) managed() {
 	c := e.config
 	if c.MasterKeyFile != "" {
 		if keys, err := state.ReadMasterKeys(c.MasterKeyFile); err != nil {
-			e.d.fail("master key", "make one with \"iop master-key create\", mode 0600, or name the right file", "%s", oneLine(err))
+			e.d.fail("master key", "create one with \"iop master-key create\", mode 0600, or give the right file", "%s", oneLine(err))
 		} else {
 			e.d.ok("master key", "%s in %s", counted(len(keys), "key"), c.MasterKeyFile)
 		}
@@ -355,7 +355,7 @@ func (e *edgeDoctor) managed() {
 		return
 	}
 	if c.MasterKeyFile == "" {
-		e.d.warn("master key", "make one with \"iop master-key create FILE\" and give it as IOP_EDGE_MASTER_KEY_FILE", "there is none: slots can't be sealed or opened")
+		e.d.warn("master key", "create one with \"iop master-key create FILE\" and set IOP_EDGE_MASTER_KEY_FILE to it", "there is none: slots can't be sealed or opened")
 	}
 	e.d.identity(identityFiles{cert: c.IdentityCert, key: c.IdentityKey, bundle: c.CA, socket: c.SPIFFESocket}, identity.RoleEdge)
 }
@@ -447,10 +447,10 @@ func (e *edgeDoctor) running(ctx context.Context) {
 	}
 	e.d.ok("edge", "%s runs, version %s, %s online", status.EdgeID, status.Version, counted(status.NodesOnline, "Node"))
 	if mine := readBuildInfo().Version; status.Version != mine {
-		e.d.warn("edge", "start it anew if it was to be updated", "it runs version %s, and this is %s", status.Version, mine)
+		e.d.warn("edge", "restart it if it was updated", "it runs version %s, and this is %s", status.Version, mine)
 	}
 	if status.Config.Fault != nil {
-		e.d.warn("edge", "correct the file: it is read again by itself", "it refused its file of routes and goes on with the former one")
+		e.d.warn("edge", "correct the file; it is reloaded automatically", "it refused its route file and keeps using the previous one")
 	}
 	if c := status.Certificate; c != nil && c.Fault != "" {
 		e.d.warn("edge", "correct the files: the Edge reloads them by itself", "it refused its new TLS certificate and uses the previous one, which ends in %s: %s", brief(time.Until(c.NotAfter)), oneLine(errors.New(c.Fault)))
@@ -461,6 +461,6 @@ func (e *edgeDoctor) running(ctx context.Context) {
 		e.d.warn("edge", "on a Node's machine: iop doctor node", "no Node is connected")
 	}
 	for _, node := range status.Flapping {
-		e.d.warn("edge", "give one of them another --name", "two processes use the name %s", node)
+		e.d.warn("edge", "give one of them a different --name", "two processes use the name %s", node)
 	}
 }

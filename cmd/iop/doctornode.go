@@ -55,7 +55,7 @@ func (n *nodeDoctor) files(providers []nodeagent.ProviderSpec) {
 		n.d.privateFile("join token", file)
 	}
 	if token := n.config.JoinToken; token != "" && !strings.HasPrefix(token, "njt-iop_") {
-		n.d.fail("join token", "give what \"iop join-token create\" printed", "it does not begin as a join token does")
+		n.d.fail("join token", "give what \"iop join-token create\" printed", "it does not look like a join token")
 	}
 	for _, p := range providers {
 		if p.KeyFile != "" {
@@ -83,7 +83,7 @@ func (n *nodeDoctor) way(ctx context.Context, agent nodeagent.Config) {
 	}
 	files := identityFiles{cert: n.config.TLSCert, key: n.config.TLSKey, bundle: n.config.CA, socket: n.config.SPIFFESocket}
 	if !n.d.identity(files, identity.RoleNode) || agent.EdgeID == "" {
-		n.d.warn("tunnel", "see to the lines above first", "the tunnel was not tried: it needs a certificate and --edge-id")
+		n.d.warn("tunnel", "fix the problems above first", "the tunnel was not tried: it needs a certificate and --edge-id")
 		return
 	}
 	agent.Logger = slog.New(slog.DiscardHandler)
@@ -97,7 +97,7 @@ func (n *nodeDoctor) way(ctx context.Context, agent nodeagent.Config) {
 	w.tls = identity.ClientConfig(source, agent.EdgeID)
 	w.examine(ctx)
 	if err := source.Close(); err != nil {
-		n.d.warn("identity", "look at the agent's log", "%s", oneLine(err))
+		n.d.warn("identity", "check the agent's log", "%s", oneLine(err))
 	}
 }
 
@@ -106,7 +106,7 @@ func (n *nodeDoctor) providers(ctx context.Context, agent nodeagent.Config) {
 	if len(n.config.Providers) == 0 {
 		found := nodeagent.Search(ctx)
 		if len(found) == 0 {
-			n.d.warn("provider", "start Ollama, vLLM, llama.cpp, LM Studio or SGLang on its usual port, or name one with --provider id=URL", "no inference server was found on this machine")
+			n.d.warn("provider", "start Ollama, vLLM, llama.cpp, LM Studio or SGLang on its default port, or add one with --provider id=URL", "no inference server was found on this machine")
 		}
 		for i := range found {
 			n.provider(&found[i])
@@ -139,7 +139,7 @@ func (n *nodeDoctor) provider(p *nodeagent.Examined) {
 		n.d.fail("provider", "correct its specification", "%s", oneLine(p.Err))
 		return
 	case len(p.Models) == 0:
-		n.d.warn("provider", "load or pull a model there", "%s is ready, and has no model", name)
+		n.d.warn("provider", "load or pull a model there", "%s is ready but has no model", name)
 		return
 	}
 	engine := strings.TrimSpace(string(p.Engine) + " " + p.Version)
