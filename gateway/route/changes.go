@@ -188,7 +188,7 @@ func access(was, is *Route) []Change {
 	if slices.Equal(slices.Compact(old), slices.Compact(now)) || everyone(old) && everyone(now) {
 		return nil
 	}
-	c := Change{Route: is.Name, Kind: AccessLimited, Detail: fmt.Sprintf("for %s, before for %s", audience(is.Principals), audience(was.Principals))}
+	c := Change{Route: is.Name, Kind: AccessLimited, Detail: fmt.Sprintf("now for %s, before for %s", audience(is.Principals), audience(was.Principals))}
 	if !covers(old, now) {
 		c.Kind, c.Opens = AccessOpened, true
 	}
