@@ -21,8 +21,8 @@ func TestNobodyHome(t *testing.T) {
 	running.reaches(t, 2, patience)
 	all := s.forNobody(t, 3)
 	s.queued(3)
+	killed := time.Now() // before kill, which waits for the process's end
 	s.nodes[0].kill()
-	killed := time.Now()
 	if err := running.end(t, patience).broken(); err != nil {
 		t.Error("what ran:", err)
 	}

@@ -21,4 +21,4 @@ assert (text, models) == ("hello t1 t2 t3", {"gpt-4o"}), (text, models)
 
 whole = client.chat.completions.create(model="chat", messages=messages, user="sim:tokens=4")
 assert (whole.model, whole.choices[0].message.content) == ("chat", "hello t1 t2 t3"), whole
-assert {"chat", "gpt-4o"} == {m.id for m in client.models.list()}, client.models.list()
+assert {"chat", "gpt-4o"} <= {m.id for m in client.models.list()}, client.models.list()
