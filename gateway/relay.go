@@ -445,8 +445,9 @@ type rawReply struct {
 
 // refused is the verdict of an exchange that the provider ended with an error status.
 func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.Ticket) *verdict {
-	v := &verdict{terminal: end}
 	status, body := a.status, bytes.Clone(a.buf)
+	end.Usage = x.usedForError(end.Usage, body)
+	v := &verdict{terminal: end}
 	if status == http.StatusBadGateway && header(a.head, firstEventError) != "" { // the Node could not tell which
 		if e := firstEvent(body); e != nil {
 			v.fail(e)
