@@ -398,7 +398,7 @@ func TestAuthorityLeaves(t *testing.T) {
 		t.Fatal("the session stays")
 	}
 	eventually(t, "the log to say so", func() bool {
-		return strings.Contains(r.node.logs.String(), "trusted no longer")
+		return strings.Contains(r.node.logs.String(), "no longer trusted")
 	})
 }
 
