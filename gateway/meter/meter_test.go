@@ -192,7 +192,7 @@ func TestStopIsBounded(t *testing.T) {
 				if took := stop(); took > 5*time.Second {
 					t.Errorf("the stop took %v", took)
 				}
-				if !strings.Contains(log.String(), "usage is lost") || !strings.Contains(log.String(), "runs=1") {
+				if !strings.Contains(log.String(), "usage was lost") || !strings.Contains(log.String(), "runs=1") {
 					t.Errorf("nobody is told: %s", log)
 				}
 			})
