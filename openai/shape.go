@@ -60,6 +60,14 @@ func (s *shape) match(data []byte) bool {
 	return true
 }
 
+// tokens is TokensIn for a payload that matched.
+func (s *shape) tokens(data []byte) int {
+	if s.n == 0 {
+		return chunkTokens(data)
+	}
+	return TokensIn(s.text)
+}
+
 // learn takes a payload that was looked at and has nothing of interest in it.
 func (s *shape) learn(data []byte) {
 	if s.misses >= maxMisses || len(data) > maxShape {

@@ -44,8 +44,8 @@ func (f *StreamFilter) SawDone() bool { return f.done }
 func (f *StreamFilter) Usage() execution.Usage { return f.usage }
 
 // Spent returns what a stream that was cut off had used by then. What the provider reported counts; events with output
-// that came after its last report, or without any, are counted as a token each, which is how engines send them, and the
-// usage is marked as estimated. An error is no output.
+// that came after its last report, or without any, are counted as a token each, which is how engines send them, or by their text where it
+// is long, and the usage is marked as estimated. An error is no output, unless it holds what the model wrote.
 func (f *StreamFilter) Spent() execution.Usage {
 	u := f.usage
 	if unreported := f.produced - f.reported; unreported > 0 {
@@ -91,13 +91,17 @@ func (f *StreamFilter) event(ev, single []byte, size int) verdict {
 		return pass
 	}
 	f.events++
+	former, v := f.failure, pass
 	switch f.kind {
 	case StreamChat:
-		return f.chat(ev, data, name, size)
+		v = f.chat(ev, data, name, size)
 	case StreamResponses, StreamMessages, StreamMedia:
-		return f.typed(data, name)
+		v = f.typed(data, name)
 	}
-	return pass
+	if f.failure != former {
+		f.failed(data)
+	}
+	return v
 }
 
 const (
@@ -199,11 +203,11 @@ func cutLine(b []byte) (line, rest []byte) {
 func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 	if len(name) == 0 {
 		if f.dull.match(data) {
-			f.produced += TokensIn(f.dull.text)
+			f.produced += f.dull.tokens(data)
 			return pass
 		}
 		if !f.telling(data) {
-			f.produced++
+			f.produced += chunkTokens(data)
 			f.dull.learn(data)
 			return pass
 		}
@@ -218,7 +222,7 @@ func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 	}
 	c := readChunk(data)
 	f.complete = f.complete || c.finished
-	f.takeChunk(c)
+	f.takeChunk(c, data)
 	switch {
 	case c.err != nil:
 		f.fault(streamedError(c.err), true)
@@ -233,9 +237,9 @@ func (f *StreamFilter) chat(ev, data, name []byte, size int) verdict {
 }
 
 // takeChunk notes the output and the usage of a chunk.
-func (f *StreamFilter) takeChunk(c chunk) {
+func (f *StreamFilter) takeChunk(c chunk, data []byte) {
 	if c.output && c.err == nil {
-		f.produced++
+		f.produced += chunkTokens(data)
 	}
 	bit := uint64(1) << min(uint64(c.index), 64) // none without an index, and from 64 on
 	again := f.endings&bit != 0
@@ -440,12 +444,12 @@ func (f *StreamFilter) media(t string, data []byte) {
 		f.complete = true
 		f.mergeUsage(member(data, "usage"))
 	case "transcript.text.delta":
-		f.produced++
+		f.produced += deltaTokens(data)
 	case "error", "":
 		f.typedError(t, data)
 		c := readChunk(data) // some engines transcribe in chunks of chat's shape
 		f.complete = f.complete || c.finished
-		f.takeChunk(c)
+		f.takeChunk(c, data)
 	}
 }
 
@@ -477,6 +481,7 @@ func (f *StreamFilter) ollama(line []byte) verdict {
 	if hasValue(line, `"e`, `rror"`) {
 		if e := member(line, "error"); isError(e) {
 			f.fault(streamedError(e), true)
+			f.failed(line)
 			return last
 		}
 	}
@@ -484,7 +489,7 @@ func (f *StreamFilter) ollama(line []byte) verdict {
 		f.complete = true
 		f.mergeUsage(line)
 	} else {
-		f.produced++
+		f.produced += chunkTokens(line)
 	}
 	return pass
 }

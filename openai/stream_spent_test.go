@@ -8,6 +8,15 @@ import (
 	"iop/execution"
 )
 
+// logged are chunks of 50 tokens with log probabilities, each of its own shape.
+func logged(n int) (stream string) {
+	for i := range n {
+		stream += fmt.Sprintf(`data: {"choices":[{"index":0,"delta":{"reasoning_content":"%s"},"logprobs":{"content":[{"token":"x","logprob":-0.%d1}]},"finish_reason":null}]}`+"\n\n",
+			strings.Repeat("word ", 40), i)
+	}
+	return stream
+}
+
 // TestSpent: what a stream had used when it was cut off, and whether that is the provider's word.
 func TestSpent(t *testing.T) {
 	const (
@@ -35,6 +44,15 @@ func TestSpent(t *testing.T) {
 		stream string
 		want   execution.Usage
 	}{
+		{"an error with the model's text", StreamChat, chunk + `data: {"error":{"message":"no JSON","failed_generation":"` + strings.Repeat("word ", 400) + `"}}` + "\n\n",
+			execution.Usage{Output: 1 + 513, Known: true, Estimated: true}},
+		{"Ollama's error with it", StreamOllama, `{"message":{"content":"x"},"done":false}` + "\n" + `{"error":"error parsing tool call: raw='` + strings.Repeat("word ", 400) + `'"}` + "\n",
+			execution.Usage{Output: 1 + 510, Known: true, Estimated: true}},
+		{"Ollama's lines of several tokens", StreamOllama, `{"message":{"content":"` + strings.Repeat("word ", 40) + `"},"done":false}` + "\n", execution.Usage{Output: 50, Known: true, Estimated: true}},
+		{"chunks that differ in numbers", StreamChat, logged(40), execution.Usage{Output: 40 * 50, Known: true, Estimated: true}},
+		{"the same long chunk", StreamChat, strings.Repeat(strings.Replace(chunk, `"x"`, `"`+strings.Repeat("word ", 40)+`"`, 1), 3), execution.Usage{Output: 150, Known: true, Estimated: true}},
+		{"the same with usage", StreamChat, strings.Replace(counted, `"x"`, ` "`+strings.Repeat("word ", 40)+`"`, 1) + strings.Replace(chunk, `"x"`, `"`+strings.Repeat("word ", 40)+`"`, 1),
+			execution.Usage{Input: 5, Output: 2 + 50, Known: true, Estimated: true}},
 		{"nothing came", StreamChat, "", execution.Usage{}},
 		{"comments", StreamChat, ": a\n\n: b\n\n", execution.Usage{}},
 		{"an error alone", StreamChat, failure, execution.Usage{}},
