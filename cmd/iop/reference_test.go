@@ -67,23 +67,25 @@ func configurationReference(t *testing.T, text string) string {
 
 const managedHelp = "managed mode: "
 
-// settingsTable is the settings of a command that are for managed mode, or the others.
+// settingsTable is the settings of a command that are for managed mode, or the others. What each is for is in the
+// command's help, so in docs/commands.md; the table has the rest.
 func settingsTable(cmd *cobra.Command, managed bool) string {
-	rows := []string{"| variable | flag | default | meaning |", "| --- | --- | --- | --- |"}
+	rows := []string{"| variable | flag | default | notes |", "| --- | --- | --- | --- |"}
 	cmd.Flags().SortFlags = false
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		help, ok := strings.CutPrefix(annotation(f, helpAnnotation), managedHelp)
-		if f.Annotations[helpAnnotation] == nil || ok != managed {
+		if f.Annotations[helpAnnotation] == nil || strings.HasPrefix(annotation(f, helpAnnotation), managedHelp) != managed {
 			return
+		}
+		var notes []string
+		if more := annotation(f, moreAnnotation); more != "" {
+			notes = append(notes, strings.TrimSuffix(more, "."))
 		}
 		variable := variableOf(f)
 		if cmd.Flags().Lookup(f.Name+"-file") != nil && !strings.HasSuffix(variable, "_FILE") {
-			help += fmt.Sprintf("; also %s_FILE (--%s-file)", variable, f.Name)
+			notes = append(notes, fmt.Sprintf("Also %s_FILE (--%s-file)", variable, f.Name))
 		}
-		if more := annotation(f, moreAnnotation); more != "" {
-			help += ". " + strings.TrimSuffix(more, ".")
-		}
-		rows = append(rows, fmt.Sprintf("| `%s` | `--%s` | %s | %s |", variable, f.Name, defaultOf(f), inTable(help)))
+		row := fmt.Sprintf("| `%s` | `--%s` | %s | %s", variable, f.Name, defaultOf(f), inTable(strings.Join(notes, ". ")))
+		rows = append(rows, strings.TrimRight(row, " ")+" |")
 	})
 	return strings.Join(rows, "\n") + "\n"
 }

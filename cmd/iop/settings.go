@@ -24,7 +24,7 @@ import (
 //	flag:"name"      the flag, where it is not the name in lower case with dashes
 //	help:"..."       the flag's help
 //	example:"..."    a right value, shown when a wrong one was given
-//	more:"..."       what the reference (docs/configuration.md) says beyond the help
+//	more:"..."       what docs/configuration.md says; the help is in docs/commands.md
 //	absent:"..."     what the reference says holds where nothing is given, for a default that is none of the struct's
 //	min:"..." max:"..."  the least and greatest value, written as a value is; every number and duration has both
 //	secret:"true"    NAME_FILE and --name-file name a file that holds the value, and the value is never shown
