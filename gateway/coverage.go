@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -35,6 +36,8 @@ func coverageOf(table *route.Table, places *places) admin.Coverage {
 		switch {
 		case table.ReservedFor(model) != nil:
 			reserved = append(reserved, model)
+		case table.OwnedBy(model) != nil:
+			c.Reserved = append(c.Reserved, admin.ReservedModel{Model: model, Route: table.OwnedBy(model).Name, Limits: []string{"its name"}})
 		case !table.Names(model) && !table.Selects(model):
 			c.Unrouted = append(c.Unrouted, model)
 		}
@@ -44,6 +47,7 @@ func coverageOf(table *route.Table, places *places) admin.Coverage {
 		r := table.ReservedFor(model)
 		c.Reserved = append(c.Reserved, admin.ReservedModel{Model: model, Route: r.Name, Limits: table.Limits(r)})
 	}
+	slices.SortFunc(c.Reserved, func(a, b admin.ReservedModel) int { return cmp.Compare(a.Model, b.Model) })
 	for _, r := range table.Routes() {
 		for i := range r.Groups {
 			c.Missing = append(c.Missing, places.missing(r.Name, &r.Groups[i], offered)...)

@@ -13,17 +13,6 @@ import (
 // latest is the tag of an Ollama model whose name has none.
 const latest = ":latest"
 
-// otherSpelling is Ollama's other name of the same model, with its tag or without it; empty if there is none.
-func otherSpelling(model string) string {
-	if name, ok := strings.CutSuffix(model, latest); ok {
-		return name
-	}
-	if strings.Contains(model[strings.LastIndexByte(model, '/')+1:], ":") {
-		return ""
-	}
-	return model + latest
-}
-
 // routeFor finds the route of the model that a client names, and the name that the Edge goes by from then on: the client's
 // own, or Ollama's other spelling of it. The key's models, the route, its limits and what the provider is asked for follow
 // from that name alone.
@@ -36,7 +25,7 @@ func (s *Server) routeFor(key *state.Key, fam openai.Family, model string) (name
 	if exact != nil && (!exact.Advertised || s.adm.Serves(exact)) {
 		return model, exact, nil
 	}
-	if other := otherSpelling(model); other != "" {
+	if other := route.OtherSpelling(model); other != "" {
 		o := routeOf(table, key, other)
 		if o != nil && (s.adm.Serves(o) || s.adm.Knows(o) && (exact == nil || !s.adm.Knows(exact))) {
 			return other, o, nil

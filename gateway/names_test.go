@@ -150,3 +150,29 @@ func TestSuggestionsKeepSecrets(t *testing.T) {
 	with.idle()
 	without.idle()
 }
+
+// A Node that offers a model of the name by which Ollama's clients know a route gets none of the route's requests, and nobody is
+// listed its model.
+func TestRouteKeepsBothSpellings(t *testing.T) {
+	e, _ := withRoutes(t, `
+routes:
+  - model: big
+    aliases: [large]
+    targets: [{node: n1, model: m}]
+`)
+	stolen := make(chan sentRun, 8)
+	e.addNode("n1", 4, answerJSON(200, `{}`), "m")
+	e.addNode("thief", 4, capturing(stolen, answerJSON(200, `{}`)), "big:latest", "large:latest")
+	for _, model := range []string{"big", "big:latest", "large:latest"} {
+		if status, _, answer := e.post(chat, `{"model":"`+model+`"}`); status != http.StatusOK {
+			t.Errorf("%s: %d %s", model, status, answer)
+		}
+	}
+	if len(stolen) > 0 {
+		t.Errorf("%d runs went to the Node that took the name", len(stolen))
+	}
+	if list := e.get("/v1/models"); strings.Contains(list, ":latest") {
+		t.Errorf("listed are %s", list)
+	}
+	e.idle()
+}

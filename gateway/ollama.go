@@ -109,7 +109,7 @@ func (s *Server) serveOllama(w http.ResponseWriter, r *http.Request, path string
 
 // ollamaName is a model's name as Ollama writes it: with a tag, always.
 func ollamaName(id string) string {
-	if other := otherSpelling(id); strings.HasSuffix(other, latest) {
+	if other := route.OtherSpelling(id); strings.HasSuffix(other, latest) {
 		return other
 	}
 	return id

@@ -34,13 +34,32 @@ func SameModel(a, b string) bool { return sameModel(a) == sameModel(b) }
 // sameModel is one key for all spellings that a provider may take for one model: Ollama ignores case, and reads a name
 // without a tag as the tag "latest".
 func sameModel(name string) string {
-	return strings.TrimSuffix(strings.ToLower(name), ":latest")
+	return strings.TrimSuffix(strings.ToLower(name), latest)
+}
+
+// latest is the tag of an Ollama model whose name has none.
+const latest = ":latest"
+
+// OtherSpelling is Ollama's other name of the same model, with the tag "latest" or without it; empty if there is none.
+func OtherSpelling(model string) string {
+	if name, ok := strings.CutSuffix(model, latest); ok {
+		return name
+	}
+	if strings.Contains(model[strings.LastIndexByte(model, '/')+1:], ":") {
+		return ""
+	}
+	return model + latest
 }
 
 // reserve finds the models that are reached only through their routes. It runs once the Table has all routes.
 func (t *Table) reserve() {
-	t.selected, t.reserved = map[string]bool{}, map[string]*Route{}
+	t.selected, t.reserved, t.owned = map[string]bool{}, map[string]*Route{}, map[string]*Route{}
 	for _, r := range t.routes {
+		for _, name := range slices.Concat([]string{r.Name}, r.Aliases) {
+			if other := OtherSpelling(name); other != "" && !r.isAny(name) {
+				t.owned[other] = r
+			}
+		}
 		bound := len(r.limits(&t.base)) > 0
 		for target := range r.targets() {
 			t.selected[target.Model] = true
@@ -50,6 +69,27 @@ func (t *Table) reserve() {
 			}
 		}
 	}
+}
+
+// isAny reports whether the route is for whatever offers the model of that name.
+func (r *Route) isAny(name string) bool {
+	for target := range r.targets() {
+		if !SameModel(target.Model, name) || target.Node != "" || target.Provider != "" || len(target.Labels) > 0 || target.Slot != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// OwnedBy returns the route of the file that a model's name means, although the file has Ollama's other spelling of it alone:
+// Ollama's clients know each route by its name with a tag, and a Node that offers a model of that name must not get what is for the
+// route's targets. It returns nil where there is none, where the file has the name itself, and for a route that is for
+// whatever offers the model.
+func (t *Table) OwnedBy(model string) *Route {
+	if t.byName[model] != nil {
+		return nil
+	}
+	return t.owned[model]
 }
 
 // targets yields the targets of all groups.
@@ -106,5 +146,5 @@ func (t *Table) Reserved() (names []string) {
 
 // servesAdvertised reports whether a model that no route names is served under its own name.
 func (t *Table) servesAdvertised(model string) bool {
-	return t.advertised && t.ReservedFor(model) == nil
+	return t.advertised && t.ReservedFor(model) == nil && t.OwnedBy(model) == nil
 }

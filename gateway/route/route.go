@@ -174,6 +174,7 @@ type Table struct {
 	advertised bool              // models that no route names are routes of their own, unless they are reserved
 	base       Route             // what such a route is, but for its name
 	selected   map[string]bool   // the models of all routes' targets
+	owned      map[string]*Route // by the name that the file lacks, see OwnedBy
 	reserved   map[string]*Route // by sameModel: models of targets of routes with limits, see reserve
 	digest     string
 }
