@@ -406,7 +406,7 @@ func (b *badEdge) keys(t *testing.T) {
 		"a list":            "Authorization: Bearer " + b.key + ",Bearer " + b.key,
 		"two headers":       "Authorization: Bearer " + b.key + "\r\nAuthorization: Bearer " + b.key,
 		"two keys":          "Authorization: Bearer " + b.unknown + "\r\nAuthorization: Bearer " + b.key,
-		"in x-api-key":      "X-Api-Key: " + b.key,
+		"wrong x-api-key":   "X-Api-Key: " + b.unknown,
 		"in api-key":        "Api-Key: " + b.key,
 		"in the proxy's":    "Proxy-Authorization: Bearer " + b.key,
 		"in a cookie":       "Cookie: Authorization=Bearer " + b.key,
@@ -433,8 +433,8 @@ func (b *badEdge) keys(t *testing.T) {
 	}
 	for name, line := range auth {
 		for _, q := range targets {
-			if name == "in x-api-key" && strings.HasPrefix(q.target, "/v1/models") {
-				continue // Anthropic's clients ask for models so
+			if name == "wrong x-api-key" && strings.HasPrefix(q.target, "/v1/models") {
+				continue // the answer has Anthropic's form, which has no code
 			}
 			t.Run(name+q.target, func(t *testing.T) {
 				q.auth = line

@@ -21,9 +21,9 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 	if s.cfg.Auth == AuthNone {
 		return anyone, s.checkLocal(r)
 	}
-	presented, ok := bearer(r.Header, fam)
-	if !ok {
-		return nil, openai.InvalidAPIKey()
+	presented, e := presentedKey(r.Header, fam)
+	if e != nil {
+		return nil, e
 	}
 	key, err := s.cfg.Store.VerifyKey(r.Context(), presented)
 	if err == nil {
@@ -42,24 +42,7 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 			return nil, openai.RateLimited(wait, "Too many requests with an unknown API key from this address.")
 		}
 	}
-	return nil, openai.InvalidAPIKey()
-}
-
-// bearer returns the one token of the one Authorization header. Anthropic's older clients send x-api-key instead;
-// both at once are refused, as it is not clear which is meant.
-func bearer(h http.Header, fam openai.Family) (string, bool) {
-	values := h["Authorization"]
-	if other := h["X-Api-Key"]; fam == openai.FamilyAnthropic && len(other) > 0 {
-		return other[0], len(other) == 1 && len(values) == 0
-	}
-	if len(values) != 1 {
-		return "", false
-	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	if !ok || !strings.EqualFold(scheme, "Bearer") || token == "" || strings.ContainsAny(token, " ,\t") {
-		return "", false
-	}
-	return token, true
+	return nil, openai.InvalidAPIKey(fam)
 }
 
 // checkLocal keeps web pages out where no key does: a page of another origin, or one whose name was made to resolve

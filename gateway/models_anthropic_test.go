@@ -37,7 +37,8 @@ func TestModelsForAnthropicsClients(t *testing.T) {
 	bearer := "Bearer " + e.key
 	for name, header := range map[string][]string{
 		"key": {"X-Api-Key", e.key}, "version": {"Authorization", bearer, "Anthropic-Version", "2023-06-01"},
-		"both": {"X-Api-Key", e.key, "Anthropic-Version", "2023-06-01"},
+		"both":          {"X-Api-Key", e.key, "Anthropic-Version", "2023-06-01"},
+		"the key twice": {"X-Api-Key", e.key, "Authorization", bearer, "Anthropic-Version", "2023-06-01"},
 	} {
 		resp, body := e.modelsAs("", header...)
 		want := `{"data":[` + a + `,{"type":"model","id":"b","display_name":"b","created_at":"1970-01-01T00:00:00Z"}],` +
@@ -55,7 +56,7 @@ func TestModelsForAnthropicsClients(t *testing.T) {
 	}
 	for name, header := range map[string][]string{
 		"a wrong key": {"X-Api-Key", "iop-1"}, "no key": {"Anthropic-Version", "2023-06-01"},
-		"two keys": {"X-Api-Key", e.key, "Authorization", bearer, "Anthropic-Version", "2023-06-01"},
+		"two keys": {"X-Api-Key", e.key, "Authorization", "Bearer other", "Anthropic-Version", "2023-06-01"},
 	} {
 		if resp, body := e.modelsAs("", header...); resp.StatusCode != 401 || !strings.HasPrefix(body, `{"type":"error"`) {
 			t.Errorf("%s: %s %s", name, resp.Status, body)

@@ -48,11 +48,22 @@ func refusal(status int, code, param, message string) *Error {
 	return &Error{Status: status, Type: typeInvalidRequest, Code: code, Param: param, Message: message, NoRetry: true}
 }
 
-// InvalidAPIKey is the one answer to a missing, malformed, unknown, expired or revoked key: which of them is nobody's
-// business.
-func InvalidAPIKey() *Error {
-	return refusal(http.StatusUnauthorized, "invalid_api_key", "",
-		"The API key is missing or not valid. Send a valid one as 'Authorization: Bearer <key>'.")
+// InvalidAPIKey is the one answer to a malformed, unknown, expired or revoked key: a guesser must not learn which.
+func InvalidAPIKey(fam Family) *Error {
+	return BadKeyHeader("This API key is not valid. " + HowToSendKey(fam))
+}
+
+// BadKeyHeader refuses a request whose headers hold no key that could be checked; message says what is wrong with them.
+func BadKeyHeader(message string) *Error {
+	return refusal(http.StatusUnauthorized, "invalid_api_key", "", message)
+}
+
+// HowToSendKey says which headers take the key on the family's paths.
+func HowToSendKey(fam Family) string {
+	if fam == FamilyAnthropic {
+		return "Send a valid key as 'x-api-key: <key>' or 'Authorization: Bearer <key>'."
+	}
+	return "Send a valid key as 'Authorization: Bearer <key>'."
 }
 
 // ModelNotAllowed says that this key may not use the model.

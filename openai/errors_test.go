@@ -18,7 +18,7 @@ func TestErrorConstructors(t *testing.T) {
 		param   string
 		noRetry bool
 	}{
-		{InvalidAPIKey(), 401, "invalid_api_key", "", true},
+		{InvalidAPIKey(FamilyOpenAI), 401, "invalid_api_key", "", true},
 		{ModelNotAllowed("m"), 403, "model_not_allowed", "model", true},
 		{ModelNotFound("m"), 404, "model_not_found", "model", true},
 		{InvalidRequest("stream", "no"), 400, "invalid_request_error", "stream", true},
@@ -84,7 +84,7 @@ func TestWriteError(t *testing.T) {
 	if h := header(CredentialRejected()); h.Get("X-Should-Retry") != "false" || h.Get("Retry-After") != "" {
 		t.Errorf("%v", h)
 	}
-	if h := header(InvalidAPIKey()); h.Get("Www-Authenticate") == "" || h.Get("X-Should-Retry") != "false" {
+	if h := header(InvalidAPIKey(FamilyOpenAI)); h.Get("Www-Authenticate") == "" || h.Get("X-Should-Retry") != "false" {
 		t.Errorf("%v", h)
 	}
 	if h := header(MethodNotAllowed("/x", "POST")); h.Get("Allow") != "POST" {
