@@ -33,8 +33,8 @@ func TestFindingsOfProviders(t *testing.T) {
 		found  string
 	}{
 		"refused":         {"http://127.0.0.1:1", nil, "nothing listens at 127.0.0.1:1"},
-		"wants a key":     {server.URL, status(401, "{}"), "wants a key (401)"},
-		"no list":         {server.URL, status(404, "{}"), "/v1/models is not there (404)"},
+		"wants a key":     {server.URL, status(401, "{}"), "requires a key (401)"},
+		"no list":         {server.URL, status(404, "{}"), "/v1/models was not found (404)"},
 		"a page":          {server.URL, status(200, "<!doctype html><title>Open WebUI"), "answers with a web page"},
 		"HTTP to HTTPS":   {"http" + strings.TrimPrefix(secure.URL, "https"), nil, "speaks TLS"},
 		"HTTPS to HTTP":   {"https" + strings.TrimPrefix(server.URL, "http"), nil, "does not speak TLS"},
@@ -74,7 +74,7 @@ func TestChangedFindingsOfAProvider(t *testing.T) {
 	for _, code = range []int{200, 401, 401, 503, 200, 503, 503} {
 		b.look(context.Background())
 	}
-	if text := lines.String(); strings.Count(text, "found=") != 3 || strings.Count(text, "wants a key") != 1 || strings.Count(text, "fails (503)") != 2 {
+	if text := lines.String(); strings.Count(text, "found=") != 3 || strings.Count(text, "requires a key") != 1 || strings.Count(text, "fails (503)") != 2 {
 		t.Errorf("%s", text)
 	}
 }

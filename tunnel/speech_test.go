@@ -116,7 +116,7 @@ func TestChangedFaultsAreSaidAtOnce(t *testing.T) {
 		go func() { defer close(served); _ = srv.Serve(network) }()
 		time.AfterFunc(40*time.Second, func() { <-status; status <- http.StatusBadGateway })
 		l := listenTo(t, 100*time.Second, network.dial)
-		if at, line := l.with("tunnel: not connected"); len(at) != 2 || at[1] < 40*time.Second || !strings.Contains(line, "is no Edge") || !strings.Contains(line, "do=") {
+		if at, line := l.with("tunnel: not connected"); len(at) != 2 || at[1] < 40*time.Second || !strings.Contains(line, "is not an Edge") || !strings.Contains(line, "do=") {
 			t.Errorf("%v: %q", at, line)
 		}
 		for _, line := range l.lines {
@@ -141,7 +141,7 @@ func TestForeignRefusalsAreNoEdges(t *testing.T) {
 		served := make(chan struct{})
 		go func() { defer close(served); _ = srv.Serve(network) }()
 		l := listenTo(t, time.Second, network.dial)
-		if _, line := l.with("tunnel: not connected"); !strings.Contains(line, "answered 401, and is no Edge") {
+		if _, line := l.with("tunnel: not connected"); !strings.Contains(line, "answered 401 and is not an Edge") {
 			t.Errorf("%q", l.lines)
 		}
 		_ = srv.Close()

@@ -268,12 +268,12 @@ func TestDoctorNodeWithoutAnEdge(t *testing.T) {
 		check, text string
 		result      verdict
 	}{
-		"web server":    {answer(200, nil, "<html>"), "tunnel", "is no Edge", verdictFailed},
+		"web server":    {answer(200, nil, "<html>"), "tunnel", "is not an Edge", verdictFailed},
 		"redirect":      {answer(301, http.Header{"Location": {"https://h/"}}, ""), "tunnel", "redirect", verdictFailed},
 		"empty proxy":   {answer(502, http.Header{"Server": {"nginx"}}, ""), "tunnel", "nginx answered 502", verdictFailed},
 		"no upgrade":    {answer(426, http.Header{"Server": {"nginx"}}, ""), "tunnel", "upgrade to a WebSocket was lost", verdictFailed},
 		"refused":       {answer(401, nil, `{"error":{"code":"token_expired"}}`), "tunnel", "token_expired", verdictFailed},
-		"other 401":     {answer(401, nil, "who?"), "tunnel", "is no Edge", verdictFailed},
+		"other 401":     {answer(401, nil, "who?"), "tunnel", "is not an Edge", verdictFailed},
 		"proxy's login": {answer(407, nil, ""), "proxy", "407", verdictFailed},
 		"clock":         {answer(401, http.Header{"Date": {late}}, ""), "clock", "1h from the Edge's", verdictWarning},
 		"hostile":       {answer(418, http.Header{"Server": {"a\x1b[31m"}}, ""), "tunnel", "malformed", verdictFailed},
@@ -304,7 +304,7 @@ func TestDoctorNodeTLS(t *testing.T) {
 		"authority": {"--edge " + secure.URL, "tls", "does not trust"},
 		"name":      {"--edge https://localhost:" + port + " --ca " + ca, "tls", "localhost"},
 		"no TLS":    {"--edge https://" + strings.TrimPrefix(plain.URL, "http://"), "tls", "does not speak TLS"},
-		"trusted":   {"--edge " + secure.URL + " --ca " + ca, "tunnel", "is no Edge"},
+		"trusted":   {"--edge " + secure.URL + " --ca " + ca, "tunnel", "is not an Edge"},
 		"no ca":     {"--edge " + secure.URL + " --ca /none", "tls", "no such file"},
 		"nobody":    {"--edge http://127.0.0.1:1", "tunnel", "nothing listens"},
 		"no name":   {"--edge http://edge.invalid", "tunnel", "does not resolve"},
@@ -358,7 +358,7 @@ func TestDoctorProviders(t *testing.T) {
 	}{
 		"not started": {"http://127.0.0.1:1", verdictFailed, "can't be reached"},
 		"no models":   {serve(200, `{"object":"list","data":[]}`), verdictWarning, "has no model"},
-		"no list":     {serve(404, ""), verdictWarning, "is not there (404)"},
+		"no list":     {serve(404, ""), verdictWarning, "was not found (404)"},
 		"broken":      {serve(500, ""), verdictWarning, "fails (500)"},
 		"open key":    {serve(404, "") + ",key-file=" + key, verdictWarning, "0644"},
 	} {

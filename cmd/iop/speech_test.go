@@ -22,11 +22,11 @@ func TestNodeSpeaksAsDoctorDoes(t *testing.T) {
 	webAt := strings.TrimPrefix(web.URL, "http://")
 	for name, test := range map[string]struct{ edge, provider, tunnelFound, providerFound string }{
 		"scheme of an Edge with TLS": {"ws://" + secureEdge.public, "http://127.0.0.1:1", "speaks TLS", "nothing listens"},
-		"scheme of one without":      {"wss://" + edge.public, web.URL, "answers in plain HTTP", "/v1/models is not there (404)"},
+		"scheme of one without":      {"wss://" + edge.public, web.URL, "answers in plain HTTP", "/v1/models was not found (404)"},
 		"certificate":                {"wss://" + secureEdge.public, "https://" + webAt, "is for another name", "does not speak TLS"},
 		"admin port":                 {"ws://" + edge.admin, "http://" + secureEdge.public, "admin listener", "speaks TLS"},
-		"another web server":         {"ws://" + webAt, "http://provider.invalid", "is no Edge", "provider.invalid"},
-		"nobody":                     {"ws://127.0.0.1:1", "http://" + edge.public, "nothing listens", "wants a key"},
+		"another web server":         {"ws://" + webAt, "http://provider.invalid", "is not an Edge", "provider.invalid"},
+		"nobody":                     {"ws://127.0.0.1:1", "http://" + edge.public, "nothing listens", "requires a key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

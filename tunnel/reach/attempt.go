@@ -159,18 +159,18 @@ func (a *Attempt) Silent() Finding {
 	at, proxy := a.stage, a.proxy
 	a.mu.Unlock()
 	host, about := hostOf(a.URL), a.Peer.about
-	dropped := "a firewall that drops packets looks like this: allow TCP to " + host + ", or correct host and port"
+	dropped := "check for a firewall that drops packets and allow TCP to " + host + ", or correct host and port"
 	if proxy != nil {
 		host, about = proxy.Host, "proxy"
-		dropped = "correct HTTPS_PROXY or HTTP_PROXY, or put the server's host into NO_PROXY"
+		dropped = "correct HTTPS_PROXY or HTTP_PROXY, or add the server's host to NO_PROXY"
 	}
 	switch at {
 	case stageResolving:
 		return find(about, "check this machine's DNS", "the DNS server has not answered for %s", host)
 	case stageHandshake:
-		return find(about, "check that this port is the server's, and that no firewall in between stops TLS", "%s takes connections, but does not answer the TLS handshake", host)
+		return find(about, "check that the port is right, and that no firewall on the way blocks TLS", "%s accepts connections, but does not answer the TLS handshake", host)
 	case stageAsked:
-		return find(about, "check that this port is the server's; a server that hangs looks like this too", "%s takes connections, but does not answer", host)
+		return find(about, "check that the port is right; a hung server looks the same", "%s accepts connections, but does not answer", host)
 	}
 	return find(about, dropped, "nothing answers at %s", host)
 }

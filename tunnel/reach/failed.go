@@ -66,10 +66,10 @@ func (a *Attempt) untrusted(host string, err error) (Finding, bool) {
 		return a.speaksPlain(host), true
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return find("tls", a.Peer.trust, "this machine does not trust who signed the certificate of %s", host), true
+		return find("tls", a.Peer.trust, "this machine does not trust the issuer of the certificate of %s", host), true
 	}
 	if name, ok := errors.AsType[x509.HostnameError](err); ok {
-		return find("tls", "use a name that the certificate has, or get one for this name", "the certificate of %s is for another name: %s", host, name), true
+		return find("tls", "use a name in the certificate, or get a certificate for this name", "the certificate of %s is for another name: %s", host, name), true
 	}
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
 		if invalid.Reason == x509.Expired {
@@ -85,13 +85,13 @@ func (a *Attempt) untrusted(host string, err error) (Finding, bool) {
 
 // speaksPlain is about a URL with TLS and a port without.
 func (a *Attempt) speaksPlain(host string) Finding {
-	do := fmt.Sprintf("use the port that has TLS, or %s%s if the network is trusted", a.Peer.plain, a.URL.Host)
-	return find("tls", do, "%s does not speak TLS: it answers in plain HTTP, and the URL begins with %s", host, a.Peer.secure)
+	do := fmt.Sprintf("use the TLS port, or %s%s if the network is trusted", a.Peer.plain, a.URL.Host)
+	return find("tls", do, "%s does not speak TLS: it answers in plain HTTP, but the URL begins with %s", host, a.Peer.secure)
 }
 
 // speaksTLS is about a URL without TLS and a port with.
 func (a *Attempt) speaksTLS(host string) Finding {
-	return find("tls", "use "+a.Peer.secure+a.URL.Host, "%s speaks TLS, and the URL begins with %s", host, a.Peer.plain)
+	return find("tls", "use "+a.Peer.secure+a.URL.Host, "%s speaks TLS, but the URL begins with %s", host, a.Peer.plain)
 }
 
 // peerAlert is the TLS alert with which the other side ended the connection. crypto/tls keeps the alert's type to itself, except
@@ -122,13 +122,13 @@ const (
 func (a *Attempt) refusedHandshake(host string, alert tls.AlertError) Finding {
 	switch alert {
 	case alertCertificateRequired:
-		return find("tls", "that is the port for Nodes in managed mode: give --tls-cert and --tls-key, or use the public port with a join token", "%s wants a certificate of this machine (%s)", host, alert)
+		return find("tls", "this is the port for Nodes in managed mode: give --tls-cert and --tls-key, or use the public port with a join token", "%s requires a client certificate (%s)", host, alert)
 	case alertUnrecognizedName:
-		return find("tls", "use the server's own name in the URL", "%s serves no such name (%s)", host, alert)
+		return find("tls", "use the server's own name in the URL", "%s does not serve this name (%s)", host, alert)
 	case alertProtocolVersion, alertHandshakeFailure:
-		return find("tls", "have it speak TLS 1.2 or later", "%s and this machine have no version of TLS or no cipher in common (%s)", host, alert)
+		return find("tls", "enable TLS 1.2 or later on it", "%s and this machine have no TLS version or cipher in common (%s)", host, alert)
 	}
-	return find("tls", `compare both bundles, and "iop node-list show" at the Edge, whose log says why`, "%s refused the handshake: %s", host, alert)
+	return find("tls", `the Edge's log says why; compare both bundles, and check "iop node-list show" at the Edge`, "%s refused the handshake: %s", host, alert)
 }
 
 // brokenOff is about a connection that ended or stayed silent before there was an answer, and about what has no name here.
@@ -140,11 +140,11 @@ func (a *Attempt) brokenOff(host string, err error) Finding {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
 		return a.Silent()
 	case closed && isSecure(a.URL):
-		return find(a.Peer.about, "check that this port is the server's, and that no proxy or firewall in between cuts TLS", "%s closed the connection without an answer", host)
+		return find(a.Peer.about, "check that the port is right, and that no proxy or firewall on the way blocks TLS", "%s closed the connection without an answer", host)
 	case closed:
-		return find(a.Peer.about, "if it expects TLS, use "+a.Peer.secure+a.URL.Host+"; else check that this port is the server's", "%s closed the connection without an answer", host)
+		return find(a.Peer.about, "if it expects TLS, use "+a.Peer.secure+a.URL.Host+"; otherwise check that the port is right", "%s closed the connection without an answer", host)
 	}
-	return find(a.Peer.about, `compare it with what "curl -v" says of the same URL`, "%s can't be reached: %s", host, err)
+	return find(a.Peer.about, `try the same URL with "curl -v"`, "%s can't be reached: %s", host, err)
 }
 
 func hasEnded(err error) bool {
@@ -158,12 +158,12 @@ func isTimeout(err error) bool {
 
 // proxyFailed is about a proxy on the way.
 func (a *Attempt) proxyFailed(err error) (Finding, bool) {
-	except := "or put the server's host into NO_PROXY"
+	except := "or add the server's host to NO_PROXY"
 	if refused, ok := errors.AsType[*proxyRefusal](err); ok {
 		if refused.status == http.StatusProxyAuthRequired {
-			return find("proxy", "put user and password into HTTPS_PROXY, "+except, "the proxy %s wants to know who asks (407)", refused.proxy), true
+			return find("proxy", "put the user name and password into HTTPS_PROXY, "+except, "the proxy %s requires authentication (407)", refused.proxy), true
 		}
-		return find("proxy", "have the proxy allow CONNECT to "+hostOf(a.URL)+", "+except, "the proxy %s does not connect to %s: %d %s", refused.proxy, hostOf(a.URL), refused.status, http.StatusText(refused.status)), true
+		return find("proxy", "have the proxy allow CONNECT to "+hostOf(a.URL)+", "+except, "the proxy %s refused to connect to %s: %d %s", refused.proxy, hostOf(a.URL), refused.status, http.StatusText(refused.status)), true
 	}
 	proxy := a.proxyURL()
 	if proxy == nil {

@@ -50,15 +50,15 @@ type Peer struct {
 // Edge is the Edge, as a Node dials it.
 var Edge = Peer{
 	about: "tunnel", plain: "ws://", secure: "wss://",
-	start: "start the Edge, or correct host and port; a firewall may answer so too",
-	trust: "if the Edge's authority is your own, give it with IOP_NODE_CA; if not, somebody is in between",
+	start: "start the Edge, or correct host and port; a firewall that rejects connections looks the same",
+	trust: "if the certificate is from your own authority, give it with IOP_NODE_CA; if not, the connection may be intercepted",
 }
 
 // Provider is an inference server, as a Node calls it.
 var Provider = Peer{
 	about: "provider", plain: "http://", secure: "https://",
 	start: "start it, or correct its URL; in a container 127.0.0.1 is the container itself",
-	trust: "if its authority is your own, give it with ca=PATH in --provider; if not, somebody is in between",
+	trust: "if the certificate is from your own authority, give it with ca=PATH in --provider; if not, the connection may be intercepted",
 }
 
 // hostOf is the host and port of a URL, the port being there even where the URL leaves it out.

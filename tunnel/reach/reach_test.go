@@ -147,26 +147,26 @@ func TestFaults(t *testing.T) {
 		about     string
 		found, do string
 	}{
-		"HTTP to an HTTPS port":   {"http://" + secureAt, nil, nil, "tls", "speaks TLS, and the URL begins with ws://", "wss://" + secureAt},
+		"HTTP to an HTTPS port":   {"http://" + secureAt, nil, nil, "tls", "speaks TLS, but the URL begins with ws://", "wss://" + secureAt},
 		"HTTPS to an HTTP port":   {"https://" + plainAt, nil, nil, "tls", "does not speak TLS: it answers in plain HTTP", "ws://" + plainAt},
 		"HTTP, a TLS alert":       {"http://" + alerting, nil, nil, "tls", "speaks TLS", "wss://"},
 		"HTTPS to another server": {"https://" + noise, nil, nil, "tls", "does not speak TLS", "port"},
 		"unknown authority":       {"https://" + secureAt, &tls.Config{ServerName: "edge.test"}, nil, "tls", "does not trust", "IOP_NODE_CA"},
 		"another name":            {"https://" + secureAt, trusting(good, "other.test"), nil, "tls", "for another name", "name"},
 		"expired":                 {"https://" + oldAt, trusting(old, "edge.test"), nil, "tls", "has expired", "renew"},
-		"wants a certificate":     {"https://" + mutualAt, trusting(good, "edge.test"), nil, "tls", "wants a certificate", "--tls-cert"},
-		"no common version":       {"https://" + secureAt, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, nil, "tls", "no version of TLS", "TLS 1.2"},
+		"wants a certificate":     {"https://" + mutualAt, trusting(good, "edge.test"), nil, "tls", "requires a client certificate", "--tls-cert"},
+		"no common version":       {"https://" + secureAt, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, nil, "tls", "no TLS version", "TLS 1.2"},
 		"nobody":                  {"http://127.0.0.1:1", nil, nil, "tunnel", "nothing listens at 127.0.0.1:1", "start the Edge"},
 		"no name":                 {"http://edge.invalid", nil, nil, "tunnel", "edge.invalid", "DNS"},
 		"closed":                  {"http://" + closing, nil, nil, "tunnel", "closed the connection", "wss://" + closing},
 		"closed in TLS":           {"https://" + closing, nil, nil, "tunnel", "closed the connection", "proxy or firewall"},
-		"silent":                  {"http://" + silent, nil, nil, "tunnel", "takes connections, but does not answer", "port"},
+		"silent":                  {"http://" + silent, nil, nil, "tunnel", "accepts connections, but does not answer", "port"},
 		"silent in TLS":           {"https://" + silent, nil, nil, "tunnel", "does not answer the TLS handshake", "firewall"},
-		"another web server":      {"http://" + plainAt + "/tunnel/v1", nil, nil, "tunnel", "answered 404, and is no Edge", "own URL"},
+		"another web server":      {"http://" + plainAt + "/tunnel/v1", nil, nil, "tunnel", "answered 404 and is not an Edge", "own URL"},
 		"proxy is away":           {"https://edge.test", nil, nobody, "proxy", "nothing listens at 127.0.0.1:1", "NO_PROXY"},
 		"proxy is away, plain":    {"http://edge.test", nil, nobody, "proxy", "nothing listens at 127.0.0.1:1", "NO_PROXY"},
-		"proxy forbids":           {"https://edge.test", nil, answer(403), "proxy", "does not connect to edge.test:443: 403 Forbidden", "allow CONNECT"},
-		"proxy wants a login":     {"https://edge.test", nil, answer(407), "proxy", "who asks", "user and password"},
+		"proxy forbids":           {"https://edge.test", nil, answer(403), "proxy", "refused to connect to edge.test:443: 403 Forbidden", "allow CONNECT"},
+		"proxy wants a login":     {"https://edge.test", nil, answer(407), "proxy", "requires authentication", "user name and password"},
 		"proxy answers itself":    {"http://edge.test/tunnel/v1", nil, answer(404), "tunnel", "the proxy 127.0.0.1", "own URL"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -241,16 +241,16 @@ func TestAnswers(t *testing.T) {
 	}{
 		{401, "", `{"error":{"code":"unauthorized","type":"tunnel_error"}}`, "the Edge answered: unauthorized (401)", "join-token create"},
 		{401, "", `{"error":{"code":"node_taken"}}`, "node_taken", "--name"},
-		{401, "", `{"error":{"code":"invalid_api_key"}}`, "answered 401, and is no Edge", "own URL"},
-		{401, "", "who?", "is no Edge", "own URL"},
+		{401, "", `{"error":{"code":"invalid_api_key"}}`, "answered 401 and is not an Edge", "own URL"},
+		{401, "", "who?", "is not an Edge", "own URL"},
 		{404, "", `{"error":{"code":"admin_listener"}}`, "admin listener", "8480"},
 		{404, "", `{"error":{"code":"unknown_path"}}`, "no tunnel at /tunnel/v1", "8482"},
 		{404, "nginx", "<html>", "nginx answered 404", "own URL"},
 		{400, "nginx/1.2", "<center>The plain HTTP request was sent to HTTPS port</center>", "speaks TLS", "wss://edge.test"},
 		{400, "nginx/1.2", "no", "upgrade to a WebSocket was lost", "Upgrade and Connection"},
-		{101, "", "", "not an Edge's", "own URL"},
+		{101, "", "", "not an Edge", "own URL"},
 		{302, "", "", "redirect", "not followed"},
-		{502, "nginx", "", "does not reach an Edge", "start the Edge"},
+		{502, "nginx", "", "can't reach an Edge", "start the Edge"},
 		{407, "", "", "407", "HTTPS_PROXY"},
 	} {
 		a := &Attempt{URL: &url.URL{Scheme: "http", Host: "edge.test", Path: "/tunnel/v1"}, Peer: Edge}
@@ -271,16 +271,16 @@ func TestLists(t *testing.T) {
 		key       bool
 		found, do string
 	}{
-		{401, nil, "", false, "wants a key (401)", "key-file=PATH"},
-		{403, nil, "", true, "does not accept the key", "correct the key"},
-		{404, nil, "", false, "/v1/models is not there (404)", "correct its URL"},
+		{401, nil, "", false, "requires a key (401)", "key-file=PATH"},
+		{403, nil, "", true, "rejects the key", "correct the key"},
+		{404, nil, "", false, "/v1/models was not found (404)", "correct its URL"},
 		{200, page, "", false, "answers with a web page (200)", "web page"},
 		{200, nil, "\n <!DOCTYPE html><p>", false, "answers with a web page", "web page"},
 		{200, nil, `{"a":1}`, false, "not with a list of models", "inference server"},
 		{400, nil, "Client sent an HTTP request to an HTTPS server.\n", false, "speaks TLS", "https://127.0.0.1:8000"},
 		{307, nil, "", false, "redirect", "not followed"},
 		{503, nil, "", false, "fails (503)", "log"},
-		{418, nil, "", false, "no list of models (418)", "models=a|b"},
+		{418, nil, "", false, "does not list its models (418)", "models=a|b"},
 	} {
 		a := &Attempt{URL: &url.URL{Scheme: "http", Host: "127.0.0.1:8000", Path: "/v1/models"}, Peer: Provider}
 		if f := a.List(test.status, test.header, []byte(test.body), test.key); !strings.Contains(f.Found, test.found) || !strings.Contains(f.Do, test.do) {
