@@ -91,7 +91,7 @@ func TestEmptiedFileOpensNothing(t *testing.T) {
 		t.Errorf("without routes a stranger gets %d for a model that a Node offers", got)
 	}
 	line := s.edge.line("configuration applied", patience)
-	for _, want := range []string{`"level":"WARN"`, "big: gone; a model of this name", "sim-small: served to everyone where a Node advertises it, before only through the route big"} {
+	for _, want := range []string{`"level":"WARN"`, "big: removed; a model with this name", "sim-small: served to everyone where a Node advertises it, previously only through the route big"} {
 		if !strings.Contains(line, want) {
 			t.Errorf("the log does not say %s: %s", want, line)
 		}
@@ -125,7 +125,7 @@ func TestCheckConfigComparesWithTheEdge(t *testing.T) {
 	out := iop(t, nil, args...)
 	for _, want := range []string{
 		next + ": 1 route, ok\n", "in force at " + s.admin + ":\n",
-		"  OPENS big: for everyone, before for team\n", "  OPENS big: cap of max_tokens is 400, before 4\n", "        small: removed; a model with this name that a Node advertises is served to everyone\n",
+		"  OPENS big: now for everyone, previously for team\n", "  OPENS big: cap of max_tokens is 400, previously 4\n", "        small: removed; a model with this name that a Node advertises is served to everyone\n",
 		"served only through a route, which limits them:\n  sim-small: big (caps)\n",
 	} {
 		if !strings.Contains(out, want) {
@@ -136,7 +136,7 @@ func TestCheckConfigComparesWithTheEdge(t *testing.T) {
 		t.Error("the check applied something")
 	}
 	writeRoutes(t, next, "# the same\n"+limitedRoute)
-	if out := iop(t, nil, args...); !strings.Contains(out, "it changes nothing") {
+	if out := iop(t, nil, args...); !strings.Contains(out, "no change to the routes in force") {
 		t.Error(out)
 	}
 	if err := s.edge.stop(patience); err != nil {

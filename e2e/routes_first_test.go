@@ -26,7 +26,7 @@ func TestFirstRoute(t *testing.T) {
 	next := s.file + ".next"
 	writeRoutes(t, next, limited)
 	check := []string{"edge", "--check-config", "--config", next, "--admin-listen", strings.TrimPrefix(s.admin, "http://"), "--state", s.state}
-	says(t, iop(t, nil, check...), "models that no route names are served under their own names\n", "fast: for team, before for everyone\n",
+	says(t, iop(t, nil, check...), "models that no route names are served under their own names\n", "fast: now for team, previously for everyone\n",
 		"llama3.2:latest: only through the route fast, which limits it (principals)\n",
 		"served without a route:\n  qwen3:8b\n", "  llama3.2: fast (principals)\n  llama3.2:70b: fast (principals)\n  llama3.2:latest: fast (principals)\n",
 		"targets that no connected Node offers:\n  fast: llama3.2:70b on big\n")
@@ -51,7 +51,7 @@ func TestFirstRoute(t *testing.T) {
 	says(t, iop(t, s.env, "routes"), "served without a route:\n  qwen3:8b\n", "  llama3.2: fast (principals)\n", "  fast: llama3.2:70b on big\n")
 
 	writeRoutes(t, next, "routes: []\n")
-	says(t, iop(t, nil, check...), "OPENS fast: gone; a model of this name", "OPENS llama3.2:latest: served to everyone where a Node advertises it, before only through the route fast\n")
+	says(t, iop(t, nil, check...), "OPENS fast: removed; a model with this name", "OPENS llama3.2:latest: served to everyone where a Node advertises it, previously only through the route fast\n")
 	writeRoutes(t, next, "advertised_models: refuse\n"+limited)
 	says(t, iop(t, nil, check...), "models that no route names are refused\n", "offered and refused, because no route names them:\n  llama3.2\n  qwen3:8b\n")
 }

@@ -106,7 +106,7 @@ func changesOf(name string, old, next *Table) []Change {
 		list[i].Route = name
 	}
 	if was.Name != is.Name {
-		list = append(list, Change{Route: name, Kind: RouteChanged, Detail: fmt.Sprintf("now means the route %s, before %s", is.Name, was.Name)})
+		list = append(list, Change{Route: name, Kind: RouteChanged, Detail: fmt.Sprintf("now means the route %s, previously %s", is.Name, was.Name)})
 	}
 	return list
 }
@@ -124,7 +124,7 @@ func reservations(old, next *Table) (list []Change) {
 		case old.byName[model] != nil || next.byName[model] != nil: // changesOf has it
 		case is == nil:
 			list = append(list, Change{Route: model, Kind: AccessOpened, Opens: true,
-				Detail: "served to everyone where a Node advertises it, before only through the route " + was.Name})
+				Detail: "served to everyone where a Node advertises it, previously only through the route " + was.Name})
 		case was == nil:
 			list = append(list, Change{Route: model, Kind: AccessLimited, Detail: next.reservation(is)})
 		}
@@ -147,9 +147,9 @@ func addedOf(name string, old *Table, is *Route) Change {
 }
 
 func removedOf(name string, was *Route, next *Table) Change {
-	c := Change{Route: name, Kind: RouteRemoved, Detail: "gone"}
+	c := Change{Route: name, Kind: RouteRemoved, Detail: "removed"}
 	if is := next.ReservedFor(name); is != nil {
-		c.Detail = "gone; a model of this name is reached " + next.reservation(is)
+		c.Detail = "removed; a model with this name is reached " + next.reservation(is)
 	}
 	if !next.servesAdvertised(name) {
 		return c
@@ -188,7 +188,7 @@ func access(was, is *Route) []Change {
 	if slices.Equal(slices.Compact(old), slices.Compact(now)) || everyone(old) && everyone(now) {
 		return nil
 	}
-	c := Change{Route: is.Name, Kind: AccessLimited, Detail: fmt.Sprintf("now for %s, before for %s", audience(is.Principals), audience(was.Principals))}
+	c := Change{Route: is.Name, Kind: AccessLimited, Detail: fmt.Sprintf("now for %s, previously for %s", audience(is.Principals), audience(was.Principals))}
 	if !covers(old, now) {
 		c.Kind, c.Opens = AccessOpened, true
 	}
@@ -233,16 +233,16 @@ func caps(was, is *Route) (list []Change) {
 		delete(now, c.Name)
 		switch {
 		case !capped:
-			list = append(list, Change{Route: is.Name, Kind: CapRaised, Opens: true, Detail: fmt.Sprintf("no cap of %s, before %v", c.Name, c.Max)})
+			list = append(list, Change{Route: is.Name, Kind: CapRaised, Opens: true, Detail: fmt.Sprintf("no cap of %s, previously %v", c.Name, c.Max)})
 		case most > c.Max:
-			list = append(list, Change{Route: is.Name, Kind: CapRaised, Opens: true, Detail: fmt.Sprintf("cap of %s is %v, before %v", c.Name, most, c.Max)})
+			list = append(list, Change{Route: is.Name, Kind: CapRaised, Opens: true, Detail: fmt.Sprintf("cap of %s is %v, previously %v", c.Name, most, c.Max)})
 		case most < c.Max:
-			list = append(list, Change{Route: is.Name, Kind: CapLowered, Detail: fmt.Sprintf("cap of %s is %v, before %v", c.Name, most, c.Max)})
+			list = append(list, Change{Route: is.Name, Kind: CapLowered, Detail: fmt.Sprintf("cap of %s is %v, previously %v", c.Name, most, c.Max)})
 		}
 	}
 	for _, c := range is.Parameters.Caps {
 		if most, added := now[c.Name]; added {
-			list = append(list, Change{Route: is.Name, Kind: CapLowered, Detail: fmt.Sprintf("cap of %s is %v, before none", c.Name, most)})
+			list = append(list, Change{Route: is.Name, Kind: CapLowered, Detail: fmt.Sprintf("cap of %s is %v, previously none", c.Name, most)})
 		}
 	}
 	return list
