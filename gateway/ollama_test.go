@@ -146,7 +146,7 @@ func TestKeyInThePath(t *testing.T) {
 	}{
 		{"POST", "/api/chat", `{"model":"m","messages":[]}`, 200, `"done":true`},
 		{"POST", "/api/chat", `{"model":"nobody","messages":[]}`, 404, `{"error":"`},
-		{"GET", "/api/chat", "", 405, `{"error":"/api/chat takes POST only. If`},
+		{"GET", "/api/chat", "", 405, `{"error":"/api/chat only allows POST. If`},
 		{"GET", "/api/tags", "", 200, `"name":"m:latest"`},
 		{"GET", "/api/version", "", 200, `"version":`},
 		{"POST", "/api/show", `{"model":"m"}`, 200, `"capabilities":`},

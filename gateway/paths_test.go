@@ -91,9 +91,9 @@ func TestWrongBaseURLs(t *testing.T) {
 func TestWrongMethods(t *testing.T) {
 	e := newEdge(t, nil)
 	for _, tt := range []struct{ method, path, want string }{
-		{"GET", chat, "takes POST only. If the client sent a POST, a redirect on the way"},
-		{"GET", "/v1/messages", "takes POST only. If the client sent a POST, a redirect on the way"},
-		{"DELETE", chat, "/v1/chat/completions takes POST only."},
+		{"GET", chat, "only allows POST. If the client sent a POST, a redirect on the way"},
+		{"GET", "/v1/messages", "only allows POST. If the client sent a POST, a redirect on the way"},
+		{"DELETE", chat, "/v1/chat/completions only allows POST."},
 		{"POST", "/v1/models", "/v1/models takes GET only."},
 		{"POST", "/", "/ takes GET only. Requests go to paths such as /v1/chat/completions. The base URL for OpenAI SDKs"},
 	} {
