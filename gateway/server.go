@@ -162,7 +162,7 @@ func (s *Server) newTunnel() (err error) {
 	if s.reg, err = registry.New(registry.Config{Store: cfg.Store, Admission: s.adm, Identity: cfg.Identity, Logger: s.log}); err != nil {
 		return err
 	}
-	accept := tunnel.AcceptorConfig{EdgeID: cfg.EdgeID, Directory: s.reg, MaxStreams: cfg.MaxStreamsPerNode, Logger: s.log}
+	accept := tunnel.AcceptorConfig{EdgeID: cfg.EdgeID, Directory: s.reg, Try: s.reg.Try, MaxStreams: cfg.MaxStreamsPerNode, Logger: s.log}
 	if s.managed() {
 		if err := s.newIssuer(); err != nil {
 			return err

@@ -30,21 +30,38 @@ var (
 // can be exchanged without a gap. It decides in one atomic step, so that of two tokens only one gets a name. Otherwise
 // the error is ErrNodeTaken, ErrWrongNode, ErrNodeReserved, ErrTooManyNodes, or what VerifyJoinToken would say.
 func (s *Store) ClaimNode(ctx context.Context, token JoinTokenID, node execution.NodeID) error {
-	if err := s.claimNode(ctx, token, node); err != nil {
+	if err := s.claimNode(ctx, token, node, nil); err != nil {
 		return fmt.Errorf("claim node %q: %w", node, err)
 	}
 	return nil
 }
 
-func (s *Store) claimNode(ctx context.Context, token JoinTokenID, node execution.NodeID) error {
+// errTried rolls a claim back that was only tried.
+var errTried = errors.New("tried")
+
+// TryNode returns what ClaimNode would return now, and changes nothing.
+func (s *Store) TryNode(ctx context.Context, token JoinTokenID, node execution.NodeID) error {
+	if err := s.claimNode(ctx, token, node, errTried); !errors.Is(err, errTried) {
+		return fmt.Errorf("try node %q: %w", node, err)
+	}
+	return nil
+}
+
+// claimNode claims the name, unless instead is an error: a claim that succeeds is then rolled back, and instead returned.
+func (s *Store) claimNode(ctx context.Context, token JoinTokenID, node execution.NodeID, instead error) error {
 	if err := node.Validate(); err != nil {
 		return err
 	}
 	now := time.Now()
 	err := s.db.locked(ctx, func(tx *sql.Tx) error {
 		claimed, err := queryOne(ctx, tx, scanOne[int64], claimNode, string(node), string(token), millis(now), millis(now.Add(-nameMemory)))
-		if err != nil || claimed != millis(now) {
+		switch {
+		case err != nil:
 			return err
+		case instead != nil:
+			return instead
+		case claimed != millis(now):
+			return nil
 		}
 		return noteTokenUsed(ctx, tx, token, node, now)
 	})

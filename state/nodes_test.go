@@ -125,6 +125,13 @@ func TestClaimNode(t *testing.T) {
 		bound, _ := createJoinToken(t, s, JoinTokenSpec{Node: "gpu-2"})
 		claim := func(token JoinTokenID, node execution.NodeID, want error) {
 			t.Helper()
+			before := nodeClaims(t, s)
+			if err := s.TryNode(ctx, token, node); !errors.Is(err, want) || want == nil && err != nil {
+				t.Errorf("TryNode(%s, %s): %v; want %v", token, node, err, want)
+			}
+			if after := nodeClaims(t, s); !slices.Equal(after, before) {
+				t.Errorf("trying made %+v of %+v", after, before)
+			}
 			if err := s.ClaimNode(ctx, token, node); !errors.Is(err, want) {
 				t.Errorf("ClaimNode(%s, %s): %v; want %v", token, node, err, want)
 			}

@@ -61,9 +61,12 @@ type AcceptorConfig struct {
 	// at once and not call the session. Or nil. What they return must not change any more.
 	VerificationKeys func() [][]byte
 	Config           func(node execution.NodeID) *wire.EdgeConfig
-	InventoryBytes   int64        // memory that the inventories of all sessions may take; default DefaultInventoryBytes
-	Logger           *slog.Logger // default slog.Default()
-	Metrics          *Metrics     // default a fresh one
+	// Try reports whether a Node of this identity would be accepted with that name and those labels, changing nothing: nil or a
+	// *Refusal; any other error becomes 503. Nil: trials are not answered.
+	Try            func(ctx context.Context, id Identity, t Trial) error
+	InventoryBytes int64        // memory that the inventories of all sessions may take; default DefaultInventoryBytes
+	Logger         *slog.Logger // default slog.Default()
+	Metrics        *Metrics     // default a fresh one
 }
 
 // Acceptor is the Edge's end of all tunnels: an http.Handler for GET /tunnel/v1.
@@ -138,6 +141,12 @@ func (a *Acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Code: "token_limit", RetryAfter: registerTime,
 			Message: "as many connections of this join token or identity as it may have at once wait for their registration",
 		})
+		return
+	}
+	if err := a.try(w, r, &identity); err != nil {
+		a.endJoin(identity.Allowance)
+		a.wg.Done()
+		a.refuseTrial(w, r, err)
 		return
 	}
 	conn, err := acceptConn(w, r)
@@ -319,8 +328,8 @@ func (s *NodeSession) admit() error {
 }
 
 func checkRegister(r *wire.RegisterRequest) error {
-	if err := execution.NodeID(r.NodeName).Validate(); err != nil {
-		return fmt.Errorf("node_name: %w", err)
+	if err := checkName(r.NodeName); err != nil {
+		return err
 	}
 	spoken := false
 	for _, v := range r.ProtocolVersions {
@@ -331,13 +340,25 @@ func checkRegister(r *wire.RegisterRequest) error {
 		return fmt.Errorf("protocol_versions: %v, and this Edge speaks %d", r.ProtocolVersions, wire.ProtocolVersion)
 	case r.BootId == "" || len(r.BootId) > maxNameBytes || !plain(r.BootId):
 		return fmt.Errorf("boot_id: missing, over %d bytes or unprintable", maxNameBytes)
-	case len(r.Labels) > maxLabels:
-		return fmt.Errorf("labels: %d, over %d", len(r.Labels), maxLabels)
 	}
 	if n := len(r.RecipientPublicKey); n > wire.MaxKey {
 		return fmt.Errorf("recipient_public_key: %d bytes, over %d", n, wire.MaxKey)
 	}
-	for k, v := range r.Labels {
+	return checkLabels(r.Labels)
+}
+
+func checkName(name string) error {
+	if err := execution.NodeID(name).Validate(); err != nil {
+		return fmt.Errorf("node_name: %w", err)
+	}
+	return nil
+}
+
+func checkLabels(labels map[string]string) error {
+	if len(labels) > maxLabels {
+		return fmt.Errorf("labels: %d, over %d", len(labels), maxLabels)
+	}
+	for k, v := range labels {
 		if k == "" || max(len(k), len(v)) > maxNameBytes || !plain(k) || !plain(v) {
 			return fmt.Errorf("labels: a name is empty, or a name or value over %d bytes or unprintable", maxNameBytes)
 		}

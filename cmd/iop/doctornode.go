@@ -4,12 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"iop/identity"
 	"iop/nodeagent"
+	"iop/tunnel"
 )
 
 func newDoctorNodeCommand() *cobra.Command {
@@ -19,7 +21,7 @@ func newDoctorNodeCommand() *cobra.Command {
 		Short: "Check a Node: settings, files, the way to the Edge, clocks, inference servers",
 		Long: `Check a Node: its settings and the modes of its files, the way to the Edge through
 whatever proxies there are, the Edge's certificate, whether the Edge takes the
-join token or the certificate, both clocks, and the inference servers: whether
+join token or the certificate with this name, labels and models, both clocks, and the inference servers: whether
 they answer, which models they have, and how many runs each gets at once.
 
 The Edge sees a connection that ends before it registers; a Node that runs is not
@@ -33,8 +35,9 @@ disturbed. Inference servers are asked what a Node asks them.`,
 		agent, err := config.load(s)
 		d.settingsLoaded(err)
 		n.files(agent.Providers)
-		n.way(ctx, agent)
-		n.providers(ctx, agent)
+		n.examine(ctx)
+		n.way(ctx, agent, err == nil)
+		n.tell()
 	})
 }
 
@@ -43,6 +46,10 @@ type nodeDoctor struct {
 	d        *doctor
 	config   *nodeSettings
 	settings *settings
+
+	// Set by examine.
+	examined []nodeagent.Examined
+	searched bool // no provider was given
 }
 
 // files examines those that hold secrets.
@@ -65,11 +72,15 @@ func (n *nodeDoctor) files(providers []nodeagent.ProviderSpec) {
 }
 
 // way examines the connection to the Edge.
-func (n *nodeDoctor) way(ctx context.Context, agent nodeagent.Config) {
+// valid: the settings are.
+func (n *nodeDoctor) way(ctx context.Context, agent nodeagent.Config, valid bool) {
 	if n.config.Edge == "" {
 		return // the settings' line has said so
 	}
 	w := tunnelDoctor{d: n.d, url: n.config.Edge, managed: n.config.managed()}
+	if valid {
+		w.trial = &tunnel.Trial{Node: agent.Name, Labels: agent.Labels, Models: n.models()}
+	}
 	if !w.managed {
 		w.token = n.config.JoinToken
 		roots, err := trust(n.config.CA)
@@ -95,31 +106,44 @@ func (n *nodeDoctor) way(ctx context.Context, agent nodeagent.Config) {
 		return
 	}
 	w.tls = identity.ClientConfig(source, agent.EdgeID)
+	if w.trial != nil && agent.Name == "" {
+		w.trial = nil // the certificate's name, which can't be wrong
+	}
 	w.examine(ctx)
 	if err := source.Close(); err != nil {
 		n.d.warn("identity", "check the agent's log", "%s", oneLine(err))
 	}
 }
 
-// providers examines the inference servers.
-func (n *nodeDoctor) providers(ctx context.Context, agent nodeagent.Config) {
+// examine looks at the inference servers. The Edge is asked about their models, so that it comes first.
+func (n *nodeDoctor) examine(ctx context.Context) {
 	if len(n.config.Providers) == 0 {
-		found := nodeagent.Search(ctx)
-		if len(found) == 0 {
-			n.d.warn("provider", "start Ollama, vLLM, llama.cpp, LM Studio or SGLang on its default port, or add one with --provider id=URL", "no inference server was found on this machine")
-		}
-		for i := range found {
-			n.provider(&found[i])
-		}
+		n.searched, n.examined = true, nodeagent.Search(ctx)
 		return
 	}
 	specs, err := parseProviders(n.config.Providers)
 	if err != nil {
 		return // the settings' line has said so
 	}
-	all := nodeagent.Examine(ctx, specs)
-	for i := range all {
-		n.provider(&all[i])
+	n.examined = nodeagent.Examine(ctx, specs)
+}
+
+// models are those that the inference servers have.
+func (n *nodeDoctor) models() (all []string) {
+	for i := range n.examined {
+		all = append(all, n.examined[i].Models...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// tell notes what examine found.
+func (n *nodeDoctor) tell() {
+	if n.searched && len(n.examined) == 0 {
+		n.d.warn("provider", "start Ollama, vLLM, llama.cpp, LM Studio or SGLang on its default port, or add one with --provider id=URL", "no inference server was found on this machine")
+	}
+	for i := range n.examined {
+		n.provider(&n.examined[i])
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"iop/lease"
+	"iop/tunnel"
 	"iop/tunnel/reach"
 	"iop/tunnel/wire"
 )
@@ -25,16 +26,23 @@ type tunnelDoctor struct {
 	token   string      // empty: none is sent
 	tls     *tls.Config // nil: the system's trust
 	managed bool
+	trial   *tunnel.Trial // the Node that the Edge is asked about; nil: none
 	// through chooses the proxy; nil: the environment's, as the Node's own does.
 	through func(*http.Request) (*url.URL, error)
+
+	tried int // how many of the trial's models the Edge is asked about
 }
 
 func (w *tunnelDoctor) examine(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*doctorPatience)
 	defer cancel()
 	request, err := w.request(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, errNoURL):
 		w.d.fail("tunnel", "give it as wss://host/tunnel/v1", "the Edge's URL can't be read")
+		return
+	case err != nil:
+		w.d.fail("labels", "use fewer or shorter labels", "%s", oneLine(err))
 		return
 	}
 	if w.through == nil {
@@ -74,11 +82,13 @@ func (w *tunnelDoctor) examine(ctx context.Context) {
 	w.answered(attempt, response)
 }
 
+var errNoURL = errors.New("the Edge's URL can't be read")
+
 // request is the upgrade that a Node sends.
 func (w *tunnelDoctor) request(ctx context.Context) (*http.Request, error) {
 	u, err := url.Parse(w.url)
 	if err != nil || u.Host == "" {
-		return nil, errors.New("no URL")
+		return nil, errNoURL
 	}
 	u.Scheme = cmp.Or(map[string]string{"ws": "http", "wss": "https"}[u.Scheme], u.Scheme)
 	if u.Path == "" || u.Path == "/" {
@@ -86,7 +96,7 @@ func (w *tunnelDoctor) request(ctx context.Context) (*http.Request, error) {
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
-		return nil, err
+		return nil, errNoURL
 	}
 	var key [16]byte
 	rand.Read(key[:]) // never fails
@@ -95,6 +105,14 @@ func (w *tunnelDoctor) request(ctx context.Context) (*http.Request, error) {
 	r.Header.Set("Sec-WebSocket-Version", "13")
 	r.Header.Set("Sec-WebSocket-Key", base64.StdEncoding.EncodeToString(key[:]))
 	r.Header.Set("Sec-WebSocket-Protocol", wire.Subprotocol)
+	if w.trial != nil {
+		value, models, err := w.trial.Header()
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set(wire.HeaderTrial, value)
+		w.tried = models
+	}
 	if w.token != "" {
 		r.Header.Set("Authorization", "Bearer "+w.token)
 	}
@@ -143,6 +161,7 @@ func (w *tunnelDoctor) clock(sent time.Time, response *http.Response) {
 func (w *tunnelDoctor) answered(attempt *reach.Attempt, r *http.Response) {
 	if r.StatusCode == http.StatusSwitchingProtocols && r.Header.Get("Sec-WebSocket-Protocol") == wire.Subprotocol {
 		w.d.ok("tunnel", "the Edge took the %s, and a WebSocket gets through", w.proof())
+		w.accepted(r)
 		return
 	}
 	var body []byte
@@ -150,6 +169,24 @@ func (w *tunnelDoctor) answered(attempt *reach.Attempt, r *http.Response) {
 		body, _ = io.ReadAll(io.LimitReader(r.Body, reach.MaxBody)) // the status is the news
 	}
 	w.d.found(attempt.Answered(r, body))
+}
+
+// accepted judges the answer to a trial.
+func (w *tunnelDoctor) accepted(r *http.Response) {
+	if w.trial == nil {
+		return
+	}
+	ignored, checked := tunnel.TrialAnswer(r.Header)
+	switch {
+	case !checked:
+		w.d.warn("name", "compare them with \"iop join-token list\" at the Edge, or update the Edge",
+			"the Edge can't check the name %q, labels and models before the Node runs", w.trial.Node)
+		return
+	case ignored > 0:
+		w.d.warn("models", "create a token with that --model, or leave them out with models= in --provider",
+			"the join token does not allow %d of the %s that were checked: they are not offered", ignored, counted(w.tried, "model"))
+	}
+	w.d.ok("name", "the Edge accepts a Node %q with these labels", w.trial.Node)
 }
 
 // proof is what the Edge was shown.

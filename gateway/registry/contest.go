@@ -76,7 +76,7 @@ func (n *node) endOfLocked(former, e *session) func() {
 	rivals := former.s.BootID() != e.s.BootID()
 	switch {
 	case outranks(e.s, former.s):
-		return func() { former.s.Refuse(reserved()) }
+		return func() { former.s.Refuse(reserved(former.s.Node())) }
 	case !rivals && e.s.Replaces() == former.gen, rivals && former.draining:
 		return func() { former.s.Supersede(replacedDeadline) }
 	case !rivals, former == e.dead:

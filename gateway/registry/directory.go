@@ -31,7 +31,7 @@ func (r *Registry) Authenticate(req *http.Request) (tunnel.Identity, error) {
 	}
 	t, err := r.store.VerifyJoinToken(req.Context(), token)
 	if err != nil {
-		return tunnel.Identity{}, tokenRefusal(err)
+		return tunnel.Identity{}, tokenRefusal(err, "", nil)
 	}
 	return tunnel.Identity{TokenID: string(t.ID), Proof: t, Allowance: allowance(t)}, nil
 }
@@ -40,8 +40,9 @@ func refuse(code, message string) *tunnel.Refusal {
 	return &tunnel.Refusal{Code: code, Message: message}
 }
 
-// tokenRefusal tells the Node's operator what is wrong with the token. Other errors pass through: they are ours.
-func tokenRefusal(err error) error {
+// tokenRefusal tells the Node's operator what is wrong with the token, and with the name that the Node asks for. Other errors
+// pass through: they are ours. Before the Node has said its name, node is empty and t nil.
+func tokenRefusal(err error, node execution.NodeID, t *state.JoinToken) error {
 	switch {
 	case errors.Is(err, state.ErrTokenUnknown):
 		return refuse("unauthorized", "unknown join token: check it, or create one with `iop join-token create`")
@@ -50,20 +51,24 @@ func tokenRefusal(err error) error {
 	case errors.Is(err, state.ErrTokenRevoked):
 		return refuse("token_revoked", "an operator revoked the join token")
 	case errors.Is(err, state.ErrNodeTaken):
-		return refuse("node_taken", "this node name belongs to another join token: choose another name, or revoke that token")
+		return refuse("node_taken", fmt.Sprintf("the node name %q belongs to another join token: choose another name, or revoke that token", node))
 	case errors.Is(err, state.ErrNodeReserved):
-		return reserved()
+		return reserved(node)
 	case errors.Is(err, state.ErrTooManyNodes):
 		return refuse(codeTokenLimit, "the join token has reached its limit of node names: use one of its names, or create another token, for example with a higher --max-nodes")
 	case errors.Is(err, state.ErrWrongNode):
-		return refuse("wrong_node", "the join token is for another node name")
+		bound := "another node name"
+		if t != nil && t.Node != "" {
+			bound = fmt.Sprintf("node %q", t.Node) // whoever presents the secret may know it
+		}
+		return refuse("wrong_node", fmt.Sprintf("the join token is for %s, not %q: set IOP_NODE_NAME (--name)", bound, node))
 	}
 	return err
 }
 
 // reserved is the refusal for a name that a join token is bound to, and another token asks for.
-func reserved() *tunnel.Refusal {
-	return refuse("node_reserved", "this node name is reserved: another join token is bound to it. Use that token, or choose another name")
+func reserved(node execution.NodeID) *tunnel.Refusal {
+	return refuse("node_reserved", fmt.Sprintf("the node name %q is reserved: another join token is bound to it. Use that token, or choose another name", node))
 }
 
 // outranks reports whether the session's join token is bound to its name and the other's is not: the name is reserved
@@ -101,15 +106,13 @@ func allowance(t *state.JoinToken) *tunnel.Allowance {
 }
 
 // checkLabels refuses a Node with a label that its token does not allow: routes choose Nodes by them.
-func checkLabels(s Session) error {
-	token := tokenOf(s)
+func checkLabels(token *state.JoinToken, node execution.NodeID, labels map[string]string) error {
 	if token == nil {
 		return nil
 	}
-	labels := s.Info().Labels
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if !token.AllowsLabel(key, labels[key]) {
-			return refuse("label_not_allowed", fmt.Sprintf("the join token does not allow the label %s=%s: its Nodes may have %s", key, labels[key], strings.Join(token.Labels, ", ")))
+			return refuse("label_not_allowed", fmt.Sprintf("the join token does not allow node %q the label %s=%s: its Nodes may have %s", node, key, labels[key], strings.Join(token.Labels, ", ")))
 		}
 	}
 	return nil
@@ -160,12 +163,13 @@ func (r *Registry) claim(ctx context.Context, s Session) (*credentials, error) {
 	if r.identity != nil {
 		return r.introduce(ctx, s)
 	}
-	if err := checkLabels(s); err != nil {
+	token := tokenOf(s)
+	if err := checkLabels(token, s.Node(), s.Info().Labels); err != nil {
 		return nil, err
 	}
 	ctx = state.WithActor(ctx, state.Actor{Name: state.ActorNode, Source: addressOf(s.RemoteAddr())})
 	if err := r.store.ClaimNode(ctx, state.JoinTokenID(s.Identity().TokenID), s.Node()); err != nil {
-		return nil, tokenRefusal(err)
+		return nil, tokenRefusal(err, s.Node(), token)
 	}
 	return nil, nil
 }
@@ -183,14 +187,22 @@ func addressOf(remote string) string {
 func (r *Registry) enter(e *session) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	most := int64(managedSessions)
-	if token := tokenOf(e.s); token != nil {
-		most = token.MaxSessions
-	}
-	if most > 0 && r.sessionsLocked(e.s.Identity()) >= most {
-		return refuse(codeTokenLimit, fmt.Sprintf("this join token or identity has reached its limit of %d sessions: end some, or create a token with a higher --max-sessions", most))
+	if err := r.roomLocked(e.s.Identity()); err != nil {
+		return err
 	}
 	r.nodeLocked(e.s.Node()).sessions[e.gen] = e
+	return nil
+}
+
+// roomLocked returns a *tunnel.Refusal if the join token or certificate has as many sessions as it may.
+func (r *Registry) roomLocked(id tunnel.Identity) error {
+	most := int64(managedSessions)
+	if token, _ := id.Proof.(*state.JoinToken); token != nil {
+		most = token.MaxSessions
+	}
+	if most > 0 && r.sessionsLocked(id) >= most {
+		return refuse(codeTokenLimit, fmt.Sprintf("this join token or identity has reached its limit of %d sessions: end some, or create a token with a higher --max-sessions", most))
+	}
 	return nil
 }
 

@@ -77,7 +77,7 @@ func (r *Registry) introduce(ctx context.Context, s Session) (*credentials, erro
 		return nil, errors.New("registry: a session without a verified certificate")
 	}
 	if s.Node() != nodeOf(peer) {
-		return nil, refuse("wrong_node", fmt.Sprintf("the certificate is for node %q, not %q", peer.ID.Name(), s.Node()))
+		return nil, wrongCertificate(peer, s.Node())
 	}
 	if len(s.Recipient()) == 0 {
 		return nil, refuse("bad_request", "a Node in managed mode must provide a key that leases are sealed to")

@@ -21,6 +21,7 @@ import (
 type Store interface {
 	VerifyJoinToken(ctx context.Context, presented string) (*state.JoinToken, error)
 	ClaimNode(ctx context.Context, token state.JoinTokenID, node execution.NodeID) error
+	TryNode(ctx context.Context, token state.JoinTokenID, node execution.NodeID) error
 	NodeAllowed(ctx context.Context, node execution.NodeID, serial state.CertificateSerial) (state.NodeAllow, error)
 	NodeAllows(ctx context.Context) ([]state.NodeAllow, error)
 	Denials(ctx context.Context) ([]state.Denial, error)

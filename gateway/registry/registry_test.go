@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -114,6 +115,10 @@ func (s *fakeStore) ClaimNode(_ context.Context, token state.JoinTokenID, _ exec
 		return state.ErrNodeReserved
 	}
 	return nil
+}
+
+func (s *fakeStore) TryNode(ctx context.Context, token state.JoinTokenID, node execution.NodeID) error {
+	return s.ClaimNode(ctx, token, node)
 }
 
 func (s *fakeStore) NodeAllows(context.Context) ([]state.NodeAllow, error) { return nil, nil }
@@ -237,6 +242,11 @@ func TestRegisterRefusals(t *testing.T) {
 		}
 	}
 	s := newSession("a")
+	s.token, s.bound = "wrong", "gpu-3"
+	if _, err := r.register(t.Context(), s); err == nil || !strings.Contains(err.Error(), `for node "gpu-3", not "`+string(s.node)+`"`) {
+		t.Errorf("a bearer of a bound token is not told both names: %v", err)
+	}
+	s = newSession("a")
 	s.node = "not a name"
 	if _, err := r.register(t.Context(), s); code(err) != "bad_request" {
 		t.Errorf("bad name: %v", err)

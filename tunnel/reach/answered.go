@@ -40,17 +40,27 @@ func Refused(code string) (do string, known bool) {
 
 // Code is the code in an error of OpenAI's form, which Edges answer with too; empty if the body is none.
 func Code(body []byte) string {
-	var answer struct{ Error struct{ Code string } }
-	if json.Unmarshal(body, &answer) != nil {
-		return ""
+	code, _ := errorIn(body)
+	return code
+}
+
+func errorIn(body []byte) (code, message string) {
+	var answer struct {
+		Error struct{ Code, Message string }
 	}
-	return answer.Error.Code
+	if json.Unmarshal(body, &answer) != nil {
+		return "", ""
+	}
+	return answer.Error.Code, answer.Error.Message
 }
 
 // Answered says what is wrong with an answer to the request for a tunnel. body is its beginning.
 func (a *Attempt) Answered(response *http.Response, body []byte) Finding {
-	status, code := response.StatusCode, Code(body)
-	if step, ok := Refused(code); ok {
+	status := response.StatusCode
+	code, message := errorIn(body)
+	if step, ok := Refused(code); ok && message != "" {
+		return find("tunnel", step, "the Edge answered: %s (%d): %s", code, status, message)
+	} else if ok {
 		return find("tunnel", step, "the Edge answered: %s (%d); the connection to it works", code, status)
 	}
 	if !isSecure(a.URL) && status == http.StatusBadRequest && wantsTLS(body) {

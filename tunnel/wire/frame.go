@@ -6,11 +6,12 @@ import (
 	"fmt"
 )
 
-// Subprotocol is the WebSocket subprotocol of the tunnel; Path is where an Edge serves it; ProtocolVersion is the one
-// version of REGISTER that exists.
+// Subprotocol is the WebSocket subprotocol of the tunnel; Path is where an Edge serves it; HeaderTrial is the header of a trial and
+// of its answer; ProtocolVersion is the one version of REGISTER that exists.
 const (
 	Subprotocol            = "iop.tunnel.v1"
 	Path                   = "/tunnel/v1"
+	HeaderTrial            = "Iop-Trial"
 	ProtocolVersion uint32 = 1
 )
 
