@@ -185,6 +185,13 @@ func input(sets ...func(*execution.Input)) *execution.Input {
 	return in
 }
 
+// What becomes of a field, as the table says it.
+const (
+	carried = "yes"
+	refused = "no"
+	leftOut = "-"
+)
+
 // verdict is what becomes of a field: carried, refused, or left out.
 func verdict(t *testing.T, name string, a adapter.Adapter, f field) string {
 	t.Helper()
@@ -200,7 +207,7 @@ func verdict(t *testing.T, name string, a adapter.Adapter, f field) string {
 	}
 	before, err := a.Request(base, adapter.Spec{Model: "m"})
 	if _, ok := err.(*execution.UnsupportedError); ok {
-		return "refused" // with what it belongs to
+		return refused // with what it belongs to
 	}
 	if err != nil {
 		t.Fatalf("%s, %s: %v", name, f.name, err)
@@ -210,7 +217,7 @@ func verdict(t *testing.T, name string, a adapter.Adapter, f field) string {
 		if refusal.Param == "" || refusal.Detail == "" {
 			t.Errorf("%s, %s: the refusal names nothing: %+v", name, f.name, refusal)
 		}
-		return "refused"
+		return refused
 	}
 	switch {
 	case err != nil:
@@ -218,11 +225,11 @@ func verdict(t *testing.T, name string, a adapter.Adapter, f field) string {
 	case !json.Valid(after.Body):
 		t.Fatalf("%s, %s: the request is no JSON: %s", name, f.name, after.Body)
 	case string(after.Body) == string(before.Body):
-		return "left out"
+		return leftOut
 	case asks(with, "canary") && !strings.Contains(string(after.Body), "canary"):
-		return "left out"
+		return leftOut
 	}
-	return "carried"
+	return carried
 }
 
 func asks(in *execution.Input, text string) bool {
@@ -261,7 +268,7 @@ func TestNothingIsDroppedInSilence(t *testing.T) {
 		for _, p := range protocols {
 			verdicts = append(verdicts, verdict(t, p.name, p.adapter, f))
 		}
-		if everywhere := slices.Repeat([]string{"carried"}, len(protocols)); !slices.Equal(verdicts, everywhere) {
+		if everywhere := slices.Repeat([]string{carried}, len(protocols)); !slices.Equal(verdicts, everywhere) {
 			fmt.Fprintf(&table, "| %s | %s |\n", f.name, strings.Join(verdicts, " | "))
 		}
 	}
