@@ -276,6 +276,22 @@ func TestParseTellsAllFaults(t *testing.T) {
 	}
 }
 
+// TestDocumentQuotesFaults: the faults that docs/routes.md shows are those of a file.
+func TestDocumentQuotesFaults(t *testing.T) {
+	t.Parallel()
+	_, err := Parse("iop.yaml", []byte("routes:\n  - model: chat\n    tagrets: [{model: x}]\n  - model: small\n    aliases: [chat]\n"))
+	if err == nil {
+		t.Fatal("no fault was found")
+	}
+	document, readErr := os.ReadFile("../../docs/routes.md")
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	if !strings.Contains(string(document), "```\n"+err.Error()+"\n```") {
+		t.Errorf("docs/routes.md does not quote\n%v", err)
+	}
+}
+
 // sortLines leaves open the order of faults at the same place.
 func sortLines(s string) string {
 	lines := strings.Split(s, "\n")
