@@ -3,6 +3,7 @@ package tunnel
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 )
 
@@ -30,7 +31,7 @@ func (s *Supervisor) renew(ctx context.Context, old *nodeSession) (*nodeSession,
 		if r, ok := errors.AsType[*Refusal](err); ok {
 			wait = refusedPause(r)
 		}
-		s.cfg.Logger.Warn("tunnel: no session yet to replace the present one", "generation", uint64(old.generation), "err", err, "retry_in", wait.Round(time.Millisecond).String())
+		s.sayNoReplacement(slog.LevelWarn, err, "generation", uint64(old.generation), "retry_in", wait.Round(time.Millisecond).String())
 		if !s.pauseBeside(ctx, old, wait) {
 			return s.hold(ctx, old) // which sees what came about
 		}

@@ -27,8 +27,8 @@ func (e *dialError) Unwrap() error { return e.err }
 // speech is what the log is told of attempts to connect. It belongs to the goroutine of Supervisor.Run, and to the dial that this
 // waits for.
 type speech struct {
-	begun        bool // the attempt was announced
-	failed, slow reach.Repeat
+	begun                   bool // the attempt was announced
+	failed, replacing, slow reach.Repeat
 }
 
 // sayConnecting announces the first of a row of attempts.
@@ -56,29 +56,44 @@ func (s *Supervisor) saySlow(f reach.Finding) {
 
 // sayFailed logs why an attempt or a session ended, and when the next one begins.
 func (s *Supervisor) sayFailed(err error, wait time.Duration) {
-	level, message, line := slog.LevelWarn, "tunnel: not connected", err.Error()
-	args := []any{"edge", s.cfg.URL}
-	dialing, isDialing := errors.AsType[*dialError](err)
-	refusal, isRefusal := errors.AsType[*Refusal](err)
-	switch {
-	case isDialing:
-		line = dialing.finding.Found
-		args = append(args, "found", line, "do", dialing.finding.Do, "err", dialing.err)
-	case isRefusal:
-		level, message, line = slog.LevelError, "tunnel: the Edge refused this Node", refusal.Code+" "+refusal.Message
-		args = append(args, "code", refusal.Code, "message", refusal.Message)
-		if do, known := reach.Refused(refusal.Code); known {
-			args = append(args, "do", do)
-		}
-	default:
-		args = append(args, "err", err)
+	level, message := slog.LevelWarn, "tunnel: not connected"
+	if _, refused := errors.AsType[*Refusal](err); refused {
+		level, message = slog.LevelError, "tunnel: the Edge refused this Node"
 	}
-	left, ok := s.speech.failed.Due(line, time.Now())
+	s.sayCalmly(&s.speech.failed, level, message, err, "retry_in", wait.Round(time.Millisecond).String())
+}
+
+// sayNoReplacement logs why a session that is to be replaced has no successor yet. It has a rhythm of its own: what follows if
+// none comes is news, though the cause is the same.
+func (s *Supervisor) sayNoReplacement(level slog.Level, err error, more ...any) {
+	s.sayCalmly(&s.speech.replacing, level, "tunnel: no replacement yet", err, more...)
+}
+
+// sayCalmly logs err in the rhythm of said; what is not due is logged for debugging only.
+func (s *Supervisor) sayCalmly(said *reach.Repeat, level slog.Level, message string, err error, more ...any) {
+	line, args := s.finding(err)
+	left, ok := said.Due(line, time.Now())
 	if !ok {
 		level = slog.LevelDebug
 	}
-	args = append(withLeft(left, args...), "retry_in", wait.Round(time.Millisecond).String())
-	s.cfg.Logger.Log(s.draining, level, message, args...)
+	s.cfg.Logger.Log(s.draining, level, message, append(withLeft(left, args...), more...)...)
+}
+
+// finding is what a log says about err, and the part of it by which equal faults are recognized.
+func (s *Supervisor) finding(err error) (line string, args []any) {
+	args = []any{"edge", s.cfg.URL}
+	if dialing, ok := errors.AsType[*dialError](err); ok {
+		return dialing.finding.Found, append(args, "found", dialing.finding.Found, "do", dialing.finding.Do, "err", dialing.err)
+	}
+	refusal, ok := errors.AsType[*Refusal](err)
+	if !ok {
+		return err.Error(), append(args, "err", err)
+	}
+	args = append(args, "code", refusal.Code, "message", refusal.Message)
+	if do, known := reach.Refused(refusal.Code); known {
+		args = append(args, "do", do)
+	}
+	return refusal.Code + " " + refusal.Message, args
 }
 
 // withLeft adds how many equal lines were left out.

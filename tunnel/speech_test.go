@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"iop/tunnel/wire"
 )
 
 // timedLog keeps each line of at least the level info, with the time since it began.
@@ -98,6 +100,31 @@ func TestDroppedPacketsAreSaid(t *testing.T) {
 		if at, _ := l.with("tunnel: no answer yet"); at[0] > 5*time.Second {
 			t.Errorf("said after %v", at[0])
 		}
+	})
+}
+
+// TestNoReplacementIsSaidCalmly: a Node whose Edge restarts logs the fault once with what to do, and that it is not connected when
+// it stops trying to replace the session.
+func TestNoReplacementIsSaidCalmly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTimedLog()
+		n := newNodeRig(t, echo, func(cfg *SupervisorConfig) { cfg.Logger = slog.New(l) })
+		p := n.online(1)
+		_ = n.net.Close() // nobody listens any more
+		p.send(wire.TypeDrain, 0, &wire.Drain{TryForMs: 90_000, DeadlineMs: 3_600_000})
+		time.Sleep(3 * time.Minute)
+		at, first := l.with("tunnel: no replacement yet")
+		if len(at) != 2 || at[1]-at[0] < time.Minute {
+			t.Errorf("said at %v", at)
+		}
+		if !strings.Contains(first, " found=") || !strings.Contains(first, " do=") {
+			t.Errorf("%q", first)
+		}
+		if at, _ := l.with("tunnel: not connected"); len(at) != 2 || at[0] < 90*time.Second || at[0] > 95*time.Second {
+			t.Errorf("not connected: said at %v", at)
+		}
+		p.close()
+		n.close()
 	})
 }
 

@@ -365,7 +365,7 @@ func (s *Supervisor) replace(ctx context.Context, old *nodeSession) (*nodeSessio
 		if err == nil {
 			return session, nil
 		}
-		s.cfg.Logger.Info("tunnel: no replacement yet", "err", err)
+		s.sayNoReplacement(slog.LevelInfo, err)
 		s.sleep(ctx, jitter(backoffBase))
 	}
 	return nil, errReplace
