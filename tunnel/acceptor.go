@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -253,7 +254,7 @@ func (s *NodeSession) join(conn messageConn) bool {
 	defer stop()
 	if err := s.readRegister(conn); err != nil {
 		late.Stop()
-		a.cfg.Logger.Info("tunnel: no registration", "remote", s.remote, "err", err)
+		a.cfg.Logger.Log(a.ctx, unregisteredLevel(err), "tunnel: no registration", "remote", s.remote, "err", err)
 		return false
 	}
 	late.Stop()
@@ -268,6 +269,15 @@ func (s *NodeSession) join(conn messageConn) bool {
 		return false
 	}
 	return true
+}
+
+// unregisteredLevel is how loud a connection without REGISTER is logged: one that its peer just closed, as iop doctor node does, is
+// no fault.
+func unregisteredLevel(err error) slog.Level {
+	if errors.Is(err, io.EOF) || websocket.CloseStatus(err) == websocket.StatusNormalClosure {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 func asRefusal(err error) *Refusal {
