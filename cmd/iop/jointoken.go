@@ -60,10 +60,11 @@ Both flags are repeatable.`,
 	f.Int64Var(&body.MaxModels, "max-models", 0, "maximum models per Node; more are ignored; default: 16384")
 	f.Int64Var(&body.MaxInventoryBytes, "max-inventory-bytes", 0, "Edge memory for what its Nodes offer, in bytes; default: 67108864")
 	return creation[admin.NewJoinToken, admin.JoinToken]{
-		secret:  "token",
-		path:    joinTokensPath,
-		body:    func() (admin.NewJoinToken, error) { return body, checkJoinToken(&body, time.Duration(ttl)) },
-		onState: createJoinToken,
+		secret:   "token",
+		path:     joinTokensPath,
+		body:     func() (admin.NewJoinToken, error) { return body, checkJoinToken(&body, time.Duration(ttl)) },
+		onState:  createJoinToken,
+		secretOf: func(t *admin.JoinToken) *string { return &t.Token },
 		reveal: func(t *admin.JoinToken) (secret, word string) {
 			if t.Node == "" {
 				return t.Token, fmt.Sprintf("join token %s for any Node", t.ID)

@@ -82,7 +82,8 @@ given by --out. By default it has no limits and may use every model.`,
 	flags.bind(cmd)
 	return creation[admin.NewKey, admin.Key]{
 		secret: "key", path: keysPath, body: flags.body, onState: createKey,
-		reveal: func(k *admin.Key) (secret, word string) { return k.Key, fmt.Sprintf("API key %s for %q", k.ID, k.Name) },
+		reveal:   func(k *admin.Key) (secret, word string) { return k.Key, fmt.Sprintf("API key %s for %q", k.ID, k.Name) },
+		secretOf: func(k *admin.Key) *string { return &k.Key },
 	}.command(cmd)
 }
 

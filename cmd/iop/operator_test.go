@@ -207,6 +207,22 @@ func TestSecretIsPrintedAlone(t *testing.T) {
 	}
 }
 
+// TestSecretIsDeliveredOnce: with --out the JSON on standard output, which a job's log may keep, is without the secret.
+func TestSecretIsDeliveredOnce(t *testing.T) {
+	s := newSite(t)
+	for _, create := range [][]string{{"join-token", "create"}, {"key", "create", "--name", "a"}} {
+		file := filepath.Join(s.dir, create[0])
+		status, stdout, stderr := execute(t, append(create, "--json", "--out", file)...)
+		secret, err := os.ReadFile(file)
+		if status != exitOK || err != nil || len(secret) < 20 || !strings.Contains(stdout, `"id"`) {
+			t.Fatalf("%s: status %d, %q, %q, %v", create[0], status, stdout, stderr, err)
+		}
+		if strings.Contains(stdout+stderr, strings.TrimSpace(string(secret))) {
+			t.Errorf("%s: printed as well: %s%s", create[0], stdout, stderr)
+		}
+	}
+}
+
 func TestSecretToFile(t *testing.T) {
 	s := newSite(t)
 	file := filepath.Join(s.dir, "key")

@@ -31,11 +31,12 @@ type listing[T any] struct {
 
 // creation is what the commands that make a secret have in common: B is the body of the request, T the answer.
 type creation[B, T any] struct {
-	secret  string            // what it is called in help: "key"
-	path    string            // of the admin API
-	body    func() (B, error) // from the flags; an error is wrong use
-	onState func(context.Context, *state.Store, B) (T, error)
-	reveal  func(*T) (secret, word string) // the secret, and what it is for
+	secret   string            // what it is called in help: "key"
+	path     string            // of the admin API
+	body     func() (B, error) // from the flags; an error is wrong use
+	onState  func(context.Context, *state.Store, B) (T, error)
+	reveal   func(*T) (secret, word string) // the secret, and what it is for
+	secretOf func(*T) *string               // where the answer has the secret
 }
 
 // command completes cmd, which has its names and its own flags, and must not have been run.
@@ -68,6 +69,9 @@ func (c creation[B, T]) command(cmd *cobra.Command) *cobra.Command {
 			return err
 		}
 		secret, word := c.reveal(&made)
+		if out.path != "" {
+			*c.secretOf(&made) = "" // the file has it; standard output may end up in a log
+		}
 		return out.deliver(cmd, asJSON, made, secret, word)
 	}
 	return cmd

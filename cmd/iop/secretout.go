@@ -58,7 +58,8 @@ func (o *secretOut) write(secret string) error {
 	return os.Link(temporary.Name(), o.path)
 }
 
-// deliver hands over a new secret: JSON, the file, or standard output with a word for a person on standard error.
+// deliver hands over a new secret: JSON, the file, or standard output with a word for a person on standard error. If there is a
+// file, answer has to be without it.
 func (o *secretOut) deliver(cmd *cobra.Command, asJSON bool, answer any, secret, word string) error {
 	if o.path != "" {
 		if err := o.write(secret); err != nil {
