@@ -38,7 +38,10 @@ routes:
 		{chat, `"messages":[{"role":"system","content":[{"type":"tool_addition","tool":{"definition":{"model":"claude-opus"}}}]}]`, "tools.model"},
 		{chat, `"tools":[{"type":"openrouter:advisor"}]`, "tools.model"}, {chat, `"tags":["paid"]`, "tags"}, {chat, `"config_id":"other"`, "config_id"},
 		{chat, `"config_ids":["a"]`, "config_ids"}, {chat, `"thread_id":"another's"`, "thread_id"},
-		{chat, `"aws_region_name":"x"`, "aws_*"},
+		{chat, `"aws_region_name":"x"`, "aws_*"}, {chat, `"additional_drop_params":["max_tokens"]`, "additional_drop_params"},
+		{chat, `"mock_testing_fallbacks":true`, "mock_testing_*"}, {chat, `"litellm_metadata":{"tags":["paid"]}`, "litellm_metadata"},
+		{chat, `"allowed_model_region":"eu"`, "allowed_model_region"}, {chat, `"region_name":"us-east-1"`, "region_name"},
+		{chat, `"guardrails":{"config_id":"other","options":{"llm_params":{"max_tokens":9999}}}`, "guardrails"},
 	} {
 		status, _, body := e.post(test.path, `{"model":"chat",`+test.member+`}`)
 		if code, _ := errorOf(t, body); status != 400 || code != "unsupported_parameter" || !strings.Contains(body, fmt.Sprintf(`"param":%q`, test.param)) {

@@ -17,7 +17,10 @@ var steeringNames = [...]string{
 	"context_window_fallback_dict", "model_list", "model_group", "router_settings_override", "prompt_id", "compound_custom",
 	"safety_model", "draft_model", toolsModel, anyModel,
 	// Among the deployments of one name, and among configurations with models of their own. LiteLLM, NeMo Guardrails.
-	"tags", "config_id", "config_ids",
+	"tags", "config_id", "config_ids", "guardrails", "litellm_metadata",
+	"allowed_model_region", "region_name",
+	// Members of the request that are not sent on, a capped length among them. LiteLLM.
+	"additional_drop_params",
 	// Other weights on the model. SGLang, vLLM, llama.cpp, Workers AI, TGI, LoRAX, MLX, Together.
 	"lora", "lora_path", "lora_request", "adapter_id", "adapter_source", "adapters", "image_loras",
 	// Other hosts. OpenRouter, LiteLLM, LocalAI, SGLang, vLLM, TensorRT-LLM, Dynamo, Azure.
@@ -41,13 +44,13 @@ var steeringNames = [...]string{
 	"background", "deferred",
 	// Where LiteLLM sends what it logs, with its own credentials.
 	"slack_webhook_url", "humanloop_api_key", "lunary_public_key",
-	// Likewise, hosts and credentials of clouds in LiteLLM, and all of TensorZero's. These stand last.
-	"langfuse_*", "langsmith_*", "arize_*", "posthog_*", "braintrust_*", "gcs_*", "dd_*",
+	// Likewise, hosts and credentials of clouds in LiteLLM, what makes it take a fallback, and all of TensorZero's. These stand last.
+	"langfuse_*", "langsmith_*", "arize_*", "posthog_*", "braintrust_*", "gcs_*", "dd_*", "mock_testing_*",
 	"aws_*", "azure_*", "vertex_*", "tensorzero::*",
 }
 
 // steeringPrefixes is how many of them end with '*'.
-const steeringPrefixes = 11
+const steeringPrefixes = 12
 
 // toolsModel is the model of a hosted tool, with which OpenAI draws images and Anthropic asks an adviser. OpenRouter's tools have it
 // among their parameters, or run models without one (see runsModels).
