@@ -167,6 +167,10 @@ func (c *Controller) Acquire(req Request) (*Ticket, *Waiter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// The routes may have changed since the request was authorised, as when it is tried again after half an hour.
+	if l != nil && l.route != req.Route && !l.route.Allows(req.Principal.ID) {
+		return nil, nil, ErrUnknownModel
+	}
 	if l != nil && l.hopeless(req.need()) {
 		return nil, nil, ErrUnsupported
 	}

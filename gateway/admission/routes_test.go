@@ -423,7 +423,7 @@ func TestConfigureLosesNobody(t *testing.T) {
 			t.Fatalf("%d run", len(l.tickets))
 		}
 		var full *admission.QueueFullError
-		if _, _, err := c.Acquire(admission.Request{Route: now}); !errors.As(err, &full) {
+		if _, _, err := c.Acquire(admission.Request{Route: now, Principal: admission.Principal{ID: "p1"}}); !errors.As(err, &full) {
 			t.Errorf("past the new limit: %v", err)
 		}
 		if st := c.Stats(); len(st.Queues) != 1 || st.Queues[0].Waiting != 998 || st.Queues[0].Limit != 5 || len(st.Queues[0].Principals) != 7 {
@@ -495,6 +495,22 @@ func TestRouteOfAFormerTable(t *testing.T) {
 	}
 	if c.Serves(r) {
 		t.Error("a route that is gone is served")
+	}
+}
+
+// A request that is tried again after the routes have changed gets a ticket only if its principal may still use the route.
+func TestFormerRouteOfAPrincipal(t *testing.T) {
+	c, r := configured(route.LeastBusy, group(0, node("")))
+	c.Offer("n", 1, 0, nil, offer(4, "m"))
+	c.Configure(admission.TableOf(false, &route.Route{Name: r.Name, Principals: []string{"p*"}, Groups: r.Groups}))
+	for _, avoid := range [][]admission.Target{nil, {{Node: "other", Generation: 1}}} {
+		if _, _, err := c.Acquire(admission.Request{Route: r, Principal: admission.Principal{ID: "q"}, Avoid: avoid}); !errors.Is(err, admission.ErrUnknownModel) {
+			t.Errorf("who may not use it any more: %v", err)
+		}
+		ticket, _, err := c.Acquire(admission.Request{Route: r, Principal: admission.Principal{ID: "p1"}, Avoid: avoid})
+		if err != nil || ticket == nil {
+			t.Errorf("who may: %v", err)
+		}
 	}
 }
 
