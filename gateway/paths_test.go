@@ -94,8 +94,8 @@ func TestWrongMethods(t *testing.T) {
 		{"GET", chat, "only allows POST. If the client sent a POST, a redirect on the way"},
 		{"GET", "/v1/messages", "only allows POST. If the client sent a POST, a redirect on the way"},
 		{"DELETE", chat, "/v1/chat/completions only allows POST."},
-		{"POST", "/v1/models", "/v1/models takes GET only."},
-		{"POST", "/", "/ takes GET only. Requests go to paths such as /v1/chat/completions. The base URL for OpenAI SDKs"},
+		{"POST", "/v1/models", "/v1/models only allows GET."},
+		{"POST", "/", "/ only allows GET. Requests go to paths such as /v1/chat/completions. The base URL for OpenAI SDKs"},
 	} {
 		if resp, body := e.read(e.request(tt.method, tt.path, "")); resp.StatusCode != http.StatusMethodNotAllowed || !strings.Contains(body, tt.want) {
 			t.Errorf("%s %s: %d %s", tt.method, tt.path, resp.StatusCode, body)

@@ -347,9 +347,7 @@ func TestRefusedToken(t *testing.T) {
 	if s := n.logs.String(); !strings.Contains(s, "level=ERROR") || strings.Contains(s, canary) {
 		t.Errorf("the log is\n%s", s)
 	}
-	if n.Status().State != tunnel.StateRefused {
-		t.Errorf("status is %+v", n.Status())
-	}
+	eventually(t, "the status to say so", func() bool { return n.Status().State == tunnel.StateRefused })
 }
 
 // TestLogsHoldNoSecret runs into every failure with a key, and looks for it.

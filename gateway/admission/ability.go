@@ -1,7 +1,7 @@
 package admission
 
 import (
-	"maps"
+	"slices"
 	"time"
 
 	"iop/openai"
@@ -100,17 +100,21 @@ func (l *line) canRun(n need) (some, each bool) {
 	return some, each
 }
 
+// loss is what a candidate that is gone could run, and until when it may be back. A line has few of them, and thousands of
+// lines have one, hence no map.
+type loss struct {
+	ability ability
+	until   time.Time
+}
+
 // lostLocked notes that p goes out of its lines. What only it could run is still waited for, for the route's grace: its
 // Node may be about to come back.
 func (c *Controller) lostLocked(p *place) {
 	now := time.Now()
 	for _, s := range p.seats {
 		l := s.line
-		maps.DeleteFunc(l.lost, func(_ ability, t time.Time) bool { return time.Until(t) <= 0 })
-		if l.lost == nil {
-			l.lost = map[ability]time.Time{}
-		}
-		l.lost[p.ability] = now.Add(c.graceOf(l))
+		l.lost = slices.DeleteFunc(l.lost, func(o loss) bool { return o.ability == p.ability || time.Until(o.until) <= 0 })
+		l.lost = append(l.lost, loss{p.ability, now.Add(c.graceOf(l))})
 	}
 }
 
@@ -123,9 +127,9 @@ func (l *line) missing(n need) (missing bool, until time.Time) {
 	if some, _ := l.canRun(n); some {
 		return false, until
 	}
-	for a, t := range l.lost {
-		if a.serves(n) && t.After(until) {
-			until = t
+	for _, o := range l.lost {
+		if o.ability.serves(n) && o.until.After(until) {
+			until = o.until
 		}
 	}
 	return true, until

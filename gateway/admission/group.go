@@ -2,7 +2,6 @@ package admission
 
 import (
 	"slices"
-	"time"
 
 	"iop/gateway/route"
 )
@@ -14,10 +13,10 @@ type line struct {
 	known      bool // it stands in the file, or a Node has offered it
 	groups     []*group
 	candidates int
-	abilities  tally[ability]        // of the candidates
-	lost       map[ability]time.Time // of candidates that are gone: until when they may be back
-	fleet      *pace                 // of all targets together; never nil
-	memory     memory                // while it is remembered: see remembered
+	abilities  tally[ability] // of the candidates
+	lost       []loss         // of candidates that are gone
+	fleet      *pace          // of all targets together; never nil
+	memory     memory         // while it is remembered: see remembered
 	bars
 	queue
 }
