@@ -63,7 +63,12 @@ func (a *Attempt) Answered(response *http.Response, body []byte) Finding {
 	} else if ok {
 		return find("tunnel", step, "the Edge answered: %s (%d); the connection to it works", code, status)
 	}
-	if !isSecure(a.URL) && status == http.StatusBadRequest && wantsTLS(body) {
+	if status == http.StatusBadRequest && wantsTLS(body) {
+		if isSecure(a.URL) || response.Header.Get("Server") != "" && bytes.Contains(body, plainToTLS[0]) {
+			// Go writes this page without headers: a proxy added its own.
+			return find("tunnel", "have the proxy connect by TLS (nginx: proxy_pass https://...), or run the Edge without a certificate behind it",
+				"a proxy in front of %s speaks plain HTTP to a server that requires TLS", hostOf(a.URL))
+		}
 		return a.speaksTLS(hostOf(a.URL))
 	}
 	by := cmp.Or(response.Header.Get("Server"), response.Header.Get("Via"), "something")

@@ -247,6 +247,8 @@ func TestAnswers(t *testing.T) {
 		{404, "", `{"error":{"code":"unknown_path"}}`, "no tunnel at /tunnel/v1", "8482"},
 		{404, "nginx", "<html>", "nginx answered 404", "own URL"},
 		{400, "nginx/1.2", "<center>The plain HTTP request was sent to HTTPS port</center>", "speaks TLS", "wss://edge.test"},
+		{400, "nginx/1.2", "Client sent an HTTP request to an HTTPS server.\n", "a proxy in front of", "proxy_pass https"},
+		{400, "", "Client sent an HTTP request to an HTTPS server.\n", "speaks TLS", "wss://edge.test"},
 		{400, "nginx/1.2", "no", "upgrade to a WebSocket was lost", "Upgrade and Connection"},
 		{101, "", "", "not an Edge", "own URL"},
 		{302, "", "", "redirect", "not followed"},
