@@ -54,6 +54,7 @@ what it says of itself.`,
 		e.descriptors()
 		e.certificate()
 		e.managed()
+		e.serviceReads()
 		e.running(ctx)
 	})
 }
@@ -63,6 +64,33 @@ type edgeDoctor struct {
 	d      *doctor
 	config *edgeSettings
 	host   string
+
+	files []string // of the state; set by state
+}
+
+// serviceReads examines, for root, whether the Edge's own user can read the files: what root can read proves nothing.
+func (e *edgeDoctor) serviceReads() {
+	if len(e.files) == 0 {
+		return
+	}
+	service, other := serviceOf(filepath.Dir(e.files[0]))
+	if !other {
+		return
+	}
+	c := e.config
+	blocked := false
+	for _, path := range append([]string{c.TLSCert, c.TLSKey, c.Config, c.MasterKeyFile, c.IdentityCert, c.IdentityKey, c.CA}, e.files...) {
+		if path == "" {
+			continue
+		}
+		if at := service.blocks(path); at != "" {
+			blocked = true
+			e.d.fail("service", "chown "+service.name+" "+at, "the user %s, who owns the state and so runs the Edge, can't read %s", service.name, at)
+		}
+	}
+	if !blocked {
+		e.d.ok("service", "the user %s, who owns the state, can read all files", service.name)
+	}
 }
 
 func (e *edgeDoctor) routes() {
@@ -95,6 +123,7 @@ func (e *edgeDoctor) state(ctx context.Context) {
 	if !e.directory(found.Directory()) {
 		return
 	}
+	e.files = []string{found.Path, filepath.Join(found.Directory(), "admin-token")}
 	switch {
 	case errors.Is(err, state.ErrNewer):
 		e.d.fail("state", "run that version or a later one", "%s", oneLine(err))

@@ -216,10 +216,16 @@ func startFault(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; \"iop doctor edge\" shows whether an Edge uses it: stop that process, or choose another address (--listen, --admin-listen, --tunnel-listen)", err)
-	case errors.Is(err, syscall.EACCES):
+	case errors.Is(err, syscall.EACCES) && isListenFault(err):
 		return fmt.Errorf("%w; a port below 1024 needs CAP_NET_BIND_SERVICE: see deploy/systemd, or choose another with --listen", err)
 	}
 	return err
+}
+
+// isListenFault reports whether an error is about an address and not about a file.
+func isListenFault(err error) bool {
+	_, ok := errors.AsType[*net.OpError](err)
+	return ok
 }
 
 // openStore opens the state, with the admin token beside it and the master keys told to it. first: there was no admin token, so this is
