@@ -96,7 +96,7 @@ func New(cfg Config) (*Agent, error) {
 	if err := a.cfg.Name.Validate(); err != nil {
 		return nil, err
 	}
-	edge, err := edgeURL(cfg.Edge)
+	edge, err := EdgeURL(cfg.Edge)
 	if err != nil {
 		return nil, err
 	}
@@ -157,8 +157,11 @@ func makeProviders(specs []ProviderSpec) (map[execution.ProviderID]*provider, er
 	return providers, nil
 }
 
-// edgeURL brings the Edge's URL into the form that the tunnel dials.
-func edgeURL(s string) (string, error) {
+// EdgeURL brings the Edge's URL into the form that the tunnel dials. Its errors are for the operator who wrote it.
+func EdgeURL(s string) (string, error) {
+	if s != "" && !strings.Contains(s, "://") {
+		return "", errors.New("the Edge's URL has no wss:// at its beginning, want e.g. wss://edge.example.com")
+	}
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" {
 		return "", errors.New("the Edge's URL can't be read, want e.g. wss://edge.example.com/tunnel/v1")
@@ -175,8 +178,11 @@ func edgeURL(s string) (string, error) {
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return "", errors.New("the Edge's URL must not hold a user, a query or a fragment")
 	}
-	if u.Path == "" || u.Path == "/" {
+	switch strings.TrimSuffix(u.Path, "/") {
+	case "":
 		u.Path = "/tunnel/v1"
+	case "/v1":
+		return "", errors.New("the Edge's URL ends with /v1, which is the clients' base URL; leave the path out")
 	}
 	return u.String(), nil
 }

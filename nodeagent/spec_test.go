@@ -157,8 +157,9 @@ func TestEdgeURL(t *testing.T) {
 		"http://127.0.0.1:8480/":    "ws://127.0.0.1:8480/tunnel/v1",
 		"ws://h/other":              "ws://h/other",
 		"":                          "", "h:80": "", "ftp://h": "", "wss://u:p@h": "", "wss://h?token=x": "", "wss://h#x": "",
+		"edge.example": "", "https://e.example/v1": "", "wss://e.example/v1/": "",
 	} {
-		got, err := edgeURL(in)
+		got, err := EdgeURL(in)
 		if got != want || (want == "") != (err != nil) {
 			t.Errorf("%q: %q, %v, want %q", in, got, err, want)
 		}

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/base64"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +12,7 @@ import (
 	"time"
 
 	"iop/lease"
+	"iop/nodeagent"
 	"iop/tunnel"
 	"iop/tunnel/reach"
 	"iop/tunnel/wire"
@@ -36,12 +35,13 @@ type tunnelDoctor struct {
 func (w *tunnelDoctor) examine(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*doctorPatience)
 	defer cancel()
-	request, err := w.request(ctx)
-	switch {
-	case errors.Is(err, errNoURL):
-		w.d.fail("tunnel", "give it as wss://host/tunnel/v1", "the Edge's URL can't be read")
+	edge, err := nodeagent.EdgeURL(w.url)
+	if err != nil {
+		w.d.fail("tunnel", "give it as wss://host/tunnel/v1", "%v", err)
 		return
-	case err != nil:
+	}
+	request, err := w.request(ctx, edge)
+	if err != nil {
 		w.d.fail("labels", "use fewer or shorter labels", "%s", oneLine(err))
 		return
 	}
@@ -82,21 +82,16 @@ func (w *tunnelDoctor) examine(ctx context.Context) {
 	w.answered(attempt, response)
 }
 
-var errNoURL = errors.New("the Edge's URL can't be read")
-
-// request is the upgrade that a Node sends.
-func (w *tunnelDoctor) request(ctx context.Context) (*http.Request, error) {
-	u, err := url.Parse(w.url)
-	if err != nil || u.Host == "" {
-		return nil, errNoURL
+// request is the upgrade that a Node sends; edge is from nodeagent.EdgeURL.
+func (w *tunnelDoctor) request(ctx context.Context, edge string) (*http.Request, error) {
+	u, err := url.Parse(edge)
+	if err != nil {
+		return nil, err
 	}
-	u.Scheme = cmp.Or(map[string]string{"ws": "http", "wss": "https"}[u.Scheme], u.Scheme)
-	if u.Path == "" || u.Path == "/" {
-		u.Path = "/tunnel/v1"
-	}
+	u.Scheme = map[string]string{"ws": "http", "wss": "https"}[u.Scheme]
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
-		return nil, errNoURL
+		return nil, err
 	}
 	var key [16]byte
 	rand.Read(key[:]) // never fails
