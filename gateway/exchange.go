@@ -283,6 +283,9 @@ func (x *exchange) admit() (*admission.Ticket, *verdict) {
 		if errors.Is(err, admission.ErrUnknownModel) {
 			x.s.suggest(v.problem, x.key, x.fam, x.env.Model)
 		}
+		if errors.Is(err, admission.ErrNotConnected) {
+			v.problem = x.nobodyConnected()
+		}
 		return nil, v
 	}
 	return ticket, nil
@@ -494,12 +497,17 @@ func (x *exchange) interrupted(ev event, absent bool) *verdict {
 	case eventQueueEnd, eventDeadline:
 		v.problem = openai.QueueTimeout()
 		if absent { // there was no queue
-			v.problem = openai.NoNodeAvailable(noNodeRetry)
+			v.problem = x.nobodyConnected()
 		}
 	case eventKilled:
 		v.problem = problemOf(v.terminal)
 	}
 	return v
+}
+
+// nobodyConnected refuses a request that waited in vain for a target to be connected.
+func (x *exchange) nobodyConnected() *openai.Error {
+	return openai.NoNodeInTime(x.env.Model, listPath(x.fam), time.Since(x.news.began), noNodeRetry)
 }
 
 // codeOf is the code that a run is cancelled with because of ev.

@@ -83,12 +83,15 @@ func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, id string) {
 
 // modelFor is the entry of the list of models that a client's name means.
 func (s *Server) modelFor(key *state.Key, fam openai.Family, id string) (*openai.Model, *openai.Error) {
-	name, _, e := s.routeFor(key, fam, id)
+	name, r, e := s.routeFor(key, fam, id)
 	if e != nil {
 		return nil, e
 	}
 	list := s.modelsFor(key)
 	i, ok := slices.BinarySearchFunc(list, name, func(m openai.Model, id string) int { return cmp.Compare(m.ID, id) })
+	if !ok && s.adm.Knows(r) { // a run would wait for it
+		return nil, openai.ModelAway(id, listPath(fam))
+	}
 	if !ok {
 		e = openai.ModelNotFound(id)
 		s.suggest(e, key, fam, id)

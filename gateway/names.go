@@ -72,9 +72,13 @@ func (s *Server) suggest(e *openai.Error, key *state.Key, fam openai.Family, mod
 	if !strings.HasSuffix(e.Message, ".") {
 		e.Message += "'?"
 	}
-	where := modelsPath
+	e.Message += " GET " + listPath(fam) + " lists the models that this API key may use."
+}
+
+// listPath is where the family's clients list models.
+func listPath(fam openai.Family) string {
 	if fam == openai.FamilyOllama {
-		where = "/api/tags"
+		return "/api/tags"
 	}
-	e.Message += " GET " + where + " lists the models that this API key may use."
+	return modelsPath
 }

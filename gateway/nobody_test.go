@@ -4,29 +4,30 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"iop/execution"
 	"iop/gateway"
+	"iop/state"
 	"iop/tunnel"
 )
 
-const noNode = "No provider of this model is connected right now."
+// noNode is what the message begins with; how long the request waited follows.
+const noNode = "No provider of the model 'm' is connected right now; this request waited "
 
 // nobodyTold is what each family's client gets after the grace, as a status and in a stream whose head it has.
 var nobodyTold = []struct{ name, path, body, status, stream string }{
 	{"chat", chat, `{"model":"m","messages":[]}`,
-		`{"error":{"message":"` + noNode + `","type":"server_error","param":null,"code":"no_node_available"}}`,
-		`data: {"error":{"message":"` + noNode + `","type":"server_error","param":null,"code":"no_node_available"}}` + "\n\n"},
+		`{"error":{"message":"` + noNode, `data: {"error":{"message":"` + noNode},
 	{"responses", "/v1/responses", `{"model":"m","input":"x"}`,
-		`{"error":{"message":"` + noNode + `","type":"server_error","param":null,"code":"no_node_available"}}`,
-		"event: error\n"},
+		`{"error":{"message":"` + noNode, "event: error\n"},
 	{"messages", "/v1/messages", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"x"}]}`,
-		`{"type":"error","error":{"type":"api_error","message":"` + noNode + `"}`,
-		"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"" + noNode + "\"}"},
-	{"ollama", "/api/chat", `{"model":"m","messages":[]}`, `{"error":"` + noNode + `"}`, ""},
+		`{"type":"error","error":{"type":"api_error","message":"` + noNode,
+		"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"" + noNode},
+	{"ollama", "/api/chat", `{"model":"m","messages":[]}`, `{"error":"` + noNode, ""},
 }
 
 // TestNobodyIsConnected: where no Node serves a model there is no queue. After the grace each family's client is told,
@@ -39,6 +40,17 @@ func TestNobodyIsConnected(t *testing.T) {
 		status, h, answer := e.post(path, body)
 		if took := time.Since(began); status != 503 || h.Get("Retry-After") != "10" || !strings.HasPrefix(answer, want) || took < 100*time.Millisecond {
 			t.Errorf("after %v: %d, Retry-After %q: %s", took, status, h.Get("Retry-After"), answer)
+		}
+		// An SDK that tried again would wait as long again.
+		if retry := h.Get("X-Should-Retry"); retry != "false" || path == chat && !strings.Contains(answer, `"type":"server_error","param":null,"code":"no_node_available"`) {
+			t.Errorf("X-Should-Retry %q: %s", retry, answer)
+		}
+		list := "GET /v1/models lists"
+		if path == "/api/chat" {
+			list = "GET /api/tags lists"
+		}
+		if !strings.Contains(answer, list) {
+			t.Errorf("it does not say where models are listed: %s", answer)
 		}
 	}
 	for when, before := range map[string]func(){
@@ -70,6 +82,37 @@ func TestNobodyIsConnected(t *testing.T) {
 		}
 	}
 	e.idle()
+}
+
+// TestModelAway: a model whose Node left is not there to be asked about, but it is not called unknown either: requests wait
+// for it.
+func TestModelAway(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "iop.yaml")
+	writeRoutes(t, path, "routes:\n  - model: filed\n    timeouts: {no_node: 50ms}\n    targets: [{model: there}]\nadvertised_models: serve\n")
+	e := newEdge(t, func(c *gateway.Config) { c.Config, c.NoNodeTimeout = path, 50*time.Millisecond })
+	e.addNode("n1", 1, answerJSON(200, `{}`), "m").stop()
+	e.eventually("the Node is gone", func() bool { return e.nodeState("n1") == "offline" })
+	narrow := e.newKey(state.KeySpec{Routes: []string{"other"}})
+	for _, model := range []string{"m", "filed"} {
+		want := "No provider of the model '" + model + "' is connected right now"
+		if answer := e.get("/v1/models/" + model); !strings.Contains(answer, want) || !strings.Contains(answer, `"model_not_found"`) {
+			t.Errorf("%s: %s", model, answer)
+		}
+		if status, _, answer := e.post("/api/show", `{"model":"`+model+`"}`); status != 404 || !strings.Contains(answer, want) {
+			t.Errorf("%s: %d %s", model, status, answer)
+		}
+		if status, _, answer := e.post(chat, `{"model":"`+model+`"}`); status != 503 || !strings.Contains(answer, want) {
+			t.Errorf("%s: %d %s", model, status, answer)
+		}
+		req := e.request(http.MethodGet, "/v1/models/"+model, "")
+		req.Header.Set("Authorization", "Bearer "+narrow)
+		if resp, answer := e.read(req); resp.StatusCode != 403 || strings.Contains(answer, "connected") {
+			t.Errorf("a key that may not use %s learns %s", model, answer)
+		}
+	}
+	if answer := e.get("/v1/models/unknown"); !strings.Contains(answer, "does not exist here") {
+		t.Errorf("%s", answer)
+	}
 }
 
 // TestNodeComesBackInTime: who waits goes on in its place, be it after the last Node's end or before the first one's start.

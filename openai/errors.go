@@ -176,6 +176,27 @@ func NoNodeAvailable(retryAfter time.Duration) *Error {
 	return failure(http.StatusServiceUnavailable, codeNoNodeAvailable, "No provider of this model is connected right now.", retryAfter)
 }
 
+// NoNodeInTime says that nothing that serves the model is connected, and that the request waited for it in vain. An SDK that
+// tried again by itself would multiply that wait: when to do so is the caller's choice. list is the path of the list of models.
+func NoNodeInTime(model, list string, waited, retryAfter time.Duration) *Error {
+	e := NoNodeAvailable(retryAfter)
+	e.NoRetry = true
+	long := "less than a second"
+	if waited >= time.Second {
+		long = waited.Truncate(time.Second).String()
+	}
+	e.Message = fmt.Sprintf("No provider of the model '%s' is connected right now; this request waited %s for one. GET %s lists the models in service.",
+		excerpt(model), long, list)
+	return e
+}
+
+// ModelAway says that the model is known, but that nothing that serves it is connected.
+func ModelAway(model, list string) *Error {
+	e := ModelNotFound(model)
+	e.Message = fmt.Sprintf("No provider of the model '%s' is connected right now. GET %s lists the models in service.", excerpt(model), list)
+	return e
+}
+
 // Codes of failures between the client and the provider. They are neither the provider's fault nor a matter of load.
 const (
 	codeStopping         = "stopping"

@@ -34,6 +34,8 @@ func TestErrorConstructors(t *testing.T) {
 		{ProviderRefused(), 502, "provider_error", "", true},
 		{CredentialRejected(), 502, "credential_rejected", "", true},
 		{NoNodeAvailable(time.Second), 503, "no_node_available", "", false},
+		{NoNodeInTime("m", "/v1/models", 30*time.Second, time.Second), 503, "no_node_available", "", true},
+		{ModelAway("m", "/v1/models"), 404, "model_not_found", "model", true},
 		{Overloaded(time.Second), 503, "overloaded", "", false},
 		{Stopping(time.Second), 503, "stopping", "", false},
 		{Interrupted(time.Second), 503, "interrupted", "", false},
