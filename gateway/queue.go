@@ -100,7 +100,19 @@ func (x *exchange) queueTimeout() time.Duration {
 
 // holdsHead reports whether the head is held back, as the request waits for a target to be connected and not in a queue.
 func (x *exchange) holdsHead() bool {
-	return x.waiter != nil && x.reply.status == 0 && x.news.when != newsNow && time.Since(x.news.began) < heldHead && x.waiter.Absent()
+	return x.waiter != nil && x.reply.status == 0 && x.news.when != newsNow && time.Since(x.news.began) < heldHead &&
+		(x.waiter.Absent() || x.admitted())
+}
+
+// admitted reports whether admission has answered the request. The end of the grace and a ping can be due at the same moment:
+// a head that was sent then would make an error in the stream of what is a status.
+func (x *exchange) admitted() bool {
+	select {
+	case <-x.waiter.Ready():
+		return true
+	default:
+		return false
+	}
 }
 
 // newsDue reports whether the client should hear of its place now.
