@@ -42,6 +42,12 @@ func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *
 			return nil, openai.RateLimited(wait, "Too many requests with an unknown API key from this address.")
 		}
 	}
+	if invalid.Reason == state.InvalidRevoked || invalid.Reason == state.InvalidExpired {
+		if left, ok := s.oldKeys.due(invalid.ID, time.Now()); ok {
+			s.log.Info("refused an API key that is no longer valid", "key", invalid.ID, "key_name", invalid.Name,
+				"reason", invalid.Reason.String(), "remote", r.RemoteAddr, "left_out", left)
+		}
+	}
 	return nil, openai.InvalidAPIKey(fam)
 }
 

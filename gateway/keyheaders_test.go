@@ -4,6 +4,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"iop/state"
 )
 
 // The answer says what is wrong with the headers; of a key itself it says only that it is not valid.
@@ -50,5 +53,43 @@ func TestKeyHeaders(t *testing.T) {
 		if strings.Contains(body, e.key) {
 			t.Errorf("%s: the answer repeats the key", name)
 		}
+	}
+}
+
+// The operator finds in the log who uses a revoked or expired key; a guesser's key is not there, nor anybody's secret.
+func TestOldKeysAreLogged(t *testing.T) {
+	e := newEdge(t, nil)
+	revoked := e.newKey(state.KeySpec{Name: "left in June"})
+	expired := e.newKey(state.KeySpec{Name: "for a day", Expires: time.Now().Add(time.Millisecond)})
+	key, err := e.store.FindKey(t.Context(), "left in June")
+	must(t, err)
+	must(t, e.store.RevokeKey(t.Context(), key.ID, "test"))
+	uses := func(key string) {
+		req := e.request(http.MethodGet, "/v1/models", "")
+		req.Header.Set("Authorization", "Bearer "+key)
+		if resp, body := e.read(req); resp.StatusCode != http.StatusUnauthorized || !strings.Contains(body, "This API key is not valid.") {
+			t.Errorf("%s %s", resp.Status, body)
+		}
+	}
+	for range 3 {
+		uses(revoked)
+	}
+	e.eventually("it is expired", func() bool {
+		_, err := e.store.VerifyKey(t.Context(), expired)
+		return err != nil
+	})
+	uses(expired)
+	uses(revoked[:len(revoked)-1] + "x")
+	log := e.logs.String()
+	for _, want := range []string{`"key":"` + string(key.ID) + `"`, `"key_name":"left in June"`, `"reason":"revoked"`, `"key_name":"for a day"`, `"reason":"expired"`, `"remote":"127.0.0.1:`} {
+		if n := strings.Count(log, want); n == 0 || n > 2 {
+			t.Errorf("%s: %d times in %s", want, n, log)
+		}
+	}
+	if n := strings.Count(log, "no longer valid"); n != 2 {
+		t.Errorf("%d lines: %s", n, log)
+	}
+	if strings.Contains(log, revoked) || strings.Contains(log, expired) {
+		t.Error("a key's secret is in the log")
 	}
 }

@@ -66,6 +66,7 @@ type Server struct {
 	// Each guards itself.
 	bodies   budget
 	guesses  guesses
+	oldKeys  oldKeys
 	runs     runs
 	routing  routing
 	limits   *limit.Limiter

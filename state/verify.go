@@ -32,7 +32,8 @@ var ErrInvalidKey = errors.New("invalid API key")
 // not reach a client by accident.
 type InvalidKeyError struct {
 	Reason InvalidReason
-	ID     KeyID // of the key; empty for InvalidMalformed
+	ID     KeyID  // of the key; empty for InvalidMalformed
+	Name   string // of a key that was revoked or has expired, which proved its secret; else empty
 }
 
 // Error returns the text of ErrInvalidKey.
@@ -98,7 +99,11 @@ func (s *Store) VerifyKey(ctx context.Context, presented string) (*Key, error) {
 		s.uses.note(record, now)
 		return &record.key, nil
 	}
-	return nil, &InvalidKeyError{Reason: reason, ID: KeyID(strings.Clone(id))}
+	invalid := &InvalidKeyError{Reason: reason, ID: KeyID(strings.Clone(id))}
+	if reason == InvalidRevoked || reason == InvalidExpired {
+		invalid.Name = record.key.Name
+	}
+	return nil, invalid
 }
 
 // keyRecord returns the record of an id, nil if there is none.
