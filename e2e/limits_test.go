@@ -312,7 +312,7 @@ func TestKeyBudget(t *testing.T) {
 		over := s.overLimit(t, chatOf(20, "tokens=20", true))
 		next := time.Now().UTC()
 		month := time.Date(next.Year(), next.Month()+1, 1, 0, 0, 0, 0, time.UTC).Format(time.RFC3339)
-		if over.code != "insufficient_quota" || over.header.Get("X-Should-Retry") != "false" || !strings.Contains(over.message, "100 tokens a month") || !strings.Contains(over.message, month) {
+		if over.code != "insufficient_quota" || over.header.Get("X-Should-Retry") != "false" || !strings.Contains(over.message, "100 tokens per month") || !strings.Contains(over.message, month) {
 			t.Errorf("%s: refused with %+v", when, over)
 		}
 	}

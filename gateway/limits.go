@@ -81,7 +81,7 @@ func (x *exchange) charge() *openai.Error {
 func limitError(over *limit.Exceeded) *openai.Error {
 	e := openai.RateLimited(over.RetryAfter, over.Message())
 	if over.NoRetry {
-		e.Code, e.NoRetry = "insufficient_quota", true // what OpenAI calls it; waiting a minute does not help
+		e.Code, e.NoRetry, e.RetryAfter = "insufficient_quota", true, 0 // what OpenAI calls it; waiting a minute does not help
 	}
 	return e
 }

@@ -40,6 +40,12 @@ func wantRefusal(t *testing.T, status int, h http.Header, body, code string, noR
 	if got := h.Get("X-Should-Retry"); (got == "false") != noRetry {
 		t.Errorf("X-Should-Retry %q", got)
 	}
+	if noRetry {
+		if h["Retry-After"] != nil || !strings.Contains(body, " left, and this request may need ") {
+			t.Errorf("Retry-After %q: %s", h.Get("Retry-After"), body)
+		}
+		return 0
+	}
 	after, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || after < 1 || after > 60 {
 		t.Errorf("Retry-After %q", h.Get("Retry-After"))

@@ -50,7 +50,8 @@ func (b *budget) fresh(now time.Time) bool {
 func (b *budget) exceeded(limit, tokens int64, now time.Time) *Exceeded {
 	switch {
 	case b.spent+tokens > limit:
-		return &Exceeded{Kind: Budget, Limit: limit, RetryAfter: min(b.end.Sub(now), longestRetry), Frees: b.end, NoRetry: true}
+		return &Exceeded{Kind: Budget, Limit: limit, RetryAfter: min(b.end.Sub(now), longestRetry), Frees: b.end, NoRetry: true,
+			Left: max(limit-b.spent, 0), Needed: tokens}
 	case b.spent+b.reserved+tokens > limit:
 		return &Exceeded{Kind: Budget, Limit: limit, RetryAfter: shortRetry, Frees: now.Add(shortRetry)}
 	}

@@ -50,7 +50,7 @@ func TestBudget(t *testing.T) {
 		run.Settle(599)
 		end := january.AddDate(0, 1, 0)
 		e := refused(t, l, key, 2, limit.Budget)
-		if !e.NoRetry || e.RetryAfter != time.Minute || !e.Frees.Equal(end) || e.Limit != 1000 {
+		if !e.NoRetry || e.RetryAfter != time.Minute || !e.Frees.Equal(end) || e.Limit != 1000 || e.Left != 1 || e.Needed != 2 {
 			t.Errorf("%+v", e)
 		}
 		run = take(t, l, key, 1) // the last one

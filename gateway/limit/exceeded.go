@@ -37,6 +37,9 @@ type Exceeded struct {
 	// Frees is when the limit frees: for Budget the end of the month in UTC.
 	Frees time.Time
 
+	// Left is what is left of the Budget, and Needed what the request counts as: both in tokens, and 0 for other kinds.
+	Left, Needed int64
+
 	// NoRetry says that trying again is of no use for as long as a client may wait: the month's budget is used up.
 	NoRetry bool
 }
@@ -52,8 +55,8 @@ func (e *Exceeded) Message() string {
 	case e.Kind == Concurrency:
 		return fmt.Sprintf("Rate limit reached: this API key is limited to %d concurrent requests. Try again when one has finished.", e.Limit)
 	case e.NoRetry:
-		return fmt.Sprintf("This API key's budget of %d tokens per month is used up, or too little is left for this "+
-			"request. The next month begins at %s.", e.Limit, e.Frees.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("This API key's budget of %d tokens per month has %d left, and this request may need %d. "+
+			"The next month begins at %s.", e.Limit, e.Left, e.Needed, e.Frees.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("The rest of this API key's budget of %d tokens per month is reserved by requests in progress. %s",
 		e.Limit, again)

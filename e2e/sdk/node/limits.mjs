@@ -65,7 +65,7 @@ check("limits/budget", async () => {
   const before = await refusedSoFar();
   const e = await limited(client({ key: WORLD.keys.budget, maxRetries: 4 }), { max_tokens: 50 });
   same(e.code, "insufficient_quota");
-  holds(e.message.includes("budget of 5 tokens a month"), e.message);
+  holds(e.message.includes("budget of 5 tokens per month"), e.message);
   same((await refusedSoFar()) - before, 1, "requests that were refused");
 });
 

@@ -78,7 +78,7 @@ def budget():
     before = refused_so_far()
     e = limited(client(WORLD["keys"]["budget"], max_retries=4), max_tokens=50)
     same(e.code, "insufficient_quota")
-    assert "budget of 5 tokens a month" in str(e), e
+    assert "budget of 5 tokens per month" in str(e), e
     same(refused_so_far() - before, 1, "requests that were refused")
 
 
