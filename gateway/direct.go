@@ -53,6 +53,7 @@ func (x *exchange) writeDirect(data []byte, border bool) bool {
 	x.rec.bytes.Store(x.reply.bytes)
 	x.spoke, x.reply.border = now, border
 	x.reply.remember(data)
+	x.reply.relayed.note(data)
 	x.chunks.note(now)
 	x.reply.gone = err != nil
 	return err == nil

@@ -45,7 +45,7 @@ func TestPanicLeavesNothingBehind(t *testing.T) {
 		want   execution.Usage
 	}{
 		"head of an answer":   {0, `{"model":"m","max_tokens":99,"messages":[]}`, false, execution.Usage{Input: 1, Output: 99, Known: true, Estimated: true}},
-		"in a stream":         {2, `{"model":"m","max_tokens":99,"messages":[],"stream":true}`, false, execution.Usage{Input: 1, Output: 99, Known: true, Estimated: true}},
+		"in a stream":         {2, `{"model":"m","max_tokens":99,"messages":[],"stream":true}`, false, execution.Usage{Input: 1, Output: 1, Known: true, Estimated: true}},
 		"head while it waits": {0, `{"model":"m","max_tokens":99,"messages":[],"stream":true}`, true, execution.Usage{}},
 		"news while it waits": {1, `{"model":"m","max_tokens":99,"messages":[],"stream":true}`, true, execution.Usage{}},
 	}

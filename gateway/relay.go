@@ -43,6 +43,7 @@ type reply struct {
 	gone      bool // a write failed
 	border    bool // nothing, or an event's end, was written last
 	bytes     int64
+	relayed   relayed
 	firstByte time.Duration
 	tail      [16]byte // the last bytes of an event stream
 	killed    execution.Code
@@ -199,6 +200,7 @@ func (x *exchange) send(a *answer, data []byte, border bool, end *execution.Term
 	if a.sse {
 		x.chunks.note(now)
 		x.reply.remember(data)
+		x.reply.relayed.note(data)
 	}
 	return true
 }

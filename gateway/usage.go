@@ -45,13 +45,16 @@ func (x *exchange) usageRecord(end *ending) state.UsageRecord {
 	}
 }
 
-// used is the usage that is booked for a run. Where it is unknown it is what the key's limits keep of it: the estimate.
+// used is the usage that is booked for a run. Where it is unknown it is what was relayed of an answer that was lost, else what the
+// key's limits keep of it: the estimate.
 // Of a stream whose provider told nothing the Node has counted the output; the prompt was read all the same.
 func (x *exchange) used(t *execution.Terminal) execution.Usage {
 	u := t.Usage
 	switch {
 	case u.Estimated && u.Input == 0:
 		u.Input = x.input
+	case !u.Known && x.reply.answered && t.Outcome != execution.Completed && x.costs(t):
+		u = x.usedByRelayed()
 	case !u.Known && x.costs(t):
 		u = execution.Usage{Input: x.input, Output: x.tokens - x.input, Known: true, Estimated: true}
 	case x.op.Stream == openai.StreamChat && x.prompts > 1 && u.Known && u.Input < x.input/2: // llama.cpp reports the first prompt alone
