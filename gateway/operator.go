@@ -174,7 +174,7 @@ func (rec *record) operatorView() admin.Run {
 	v := admin.Run{
 		ID: rec.id, RequestID: rec.requestID, Key: rec.key, KeyName: rec.keyName, Principal: rec.principal, Route: rec.route, Operation: rec.op, Model: rec.model, Stream: rec.stream,
 		SessionID: rec.session, Execution: rec.howLocked(),
-		State: stateNames[rec.state], Phase: phase.String(), Started: rec.started.UTC(), QueueMS: rec.queued.Milliseconds(),
+		State: stateNames[rec.state], Phase: phase.String(), Started: rec.started.UTC(), QueueMS: rec.queuedLocked().Milliseconds(),
 		DurationMS: millis(time.Since(rec.started)), TTFBMS: millis(time.Duration(rec.firstByte.Load())), Bytes: rec.bytes.Load(),
 		Node: rec.target.Node, Generation: rec.target.Generation, Provider: rec.target.Provider,
 		Reason: rec.reason.String(), Attempts: rec.attempts,

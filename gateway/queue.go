@@ -69,6 +69,7 @@ func (x *exchange) whenNews() newsTime {
 // queue waits for the waiter, as long as the request may.
 func (x *exchange) queue(waiter *admission.Waiter) event {
 	began := time.Now()
+	x.rec.waits(began)
 	x.queueEnd = began.Add(x.queueTimeout())
 	x.waiter = waiter
 	x.reply.opaque = false // a former target's answer is not passed on

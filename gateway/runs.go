@@ -48,7 +48,8 @@ type record struct {
 	reason   admission.Reason
 	normal   bool // the last attempt is, or was, a normalized run
 	attempts int
-	queued   time.Duration // waiting for tickets, all attempts together
+	queued   time.Duration // waiting for tickets, all attempts together; of the wait that goes on, see waiting
+	waiting  time.Time     // when the wait that goes on began; else zero
 	state    runState
 	end      ending // set once state is runEnded
 }
@@ -110,10 +111,25 @@ func (rec *record) requeued() {
 	rec.run, rec.w, rec.state = nil, nil, runQueued
 }
 
+// waits notes that the run waits for a ticket from then on.
+func (rec *record) waits(began time.Time) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.waiting = began
+}
+
 func (rec *record) waited(d time.Duration) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	rec.queued += d
+	rec.queued, rec.waiting = rec.queued+d, time.Time{}
+}
+
+// queuedLocked is how long the run has waited for tickets, up to now.
+func (rec *record) queuedLocked() time.Duration {
+	if rec.waiting.IsZero() {
+		return rec.queued
+	}
+	return rec.queued + time.Since(rec.waiting)
 }
 
 // queuedFor returns how long the request waited for tickets so far.

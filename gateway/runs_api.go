@@ -43,7 +43,7 @@ func (rec *record) view() runView {
 		ID: rec.id, Object: "run", RequestID: rec.requestID, Operation: rec.op, Model: rec.model, Stream: rec.stream,
 		SessionID: rec.session, Execution: rec.howLocked(),
 		State: stateNames[rec.state], Phase: phase.String(), Created: rec.started.Unix(),
-		QueueMS: rec.queued.Milliseconds(), Attempts: rec.attempts, Reason: rec.reason.Public(),
+		QueueMS: rec.queuedLocked().Milliseconds(), Attempts: rec.attempts, Reason: rec.reason.Public(),
 		DurationMS: time.Since(rec.started).Milliseconds(),
 	}
 	if rec.state == runEnded {
