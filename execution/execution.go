@@ -111,6 +111,7 @@ const (
 	CodeCancelTimeout                   // cancelled: the Node did not answer the CANCEL in time
 	CodeCredentialRejected              // failed: a lease was refused; nothing else is tried
 	CodeInternal                        // failed: a fault of IOP itself
+	CodeNoNodeAvailable                 // rejected, or cancelled as it waited for one in vain: no Node that serves the model was connected
 )
 
 var codeNames = [...]string{
@@ -118,7 +119,7 @@ var codeNames = [...]string{
 	"provider_error", "provider_timeout", "provider_truncated", "provider_redirect", "response_too_large",
 	"session_lost", "session_superseded", "lost_by_node", "flow_control", "protocol", "deadline", "client_gone",
 	"cancelled_by_caller", "cancelled_by_operator", "drain_deadline", "shutdown", "cancel_timeout",
-	"credential_rejected", "internal",
+	"credential_rejected", "internal", "no_node_available",
 }
 
 // String returns the code's name as it stands in metrics, logs and APIs; empty for CodeNone.

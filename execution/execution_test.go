@@ -76,7 +76,7 @@ func TestNames(t *testing.T) {
 	check("outcome", outcomeNames[:], 1)
 	check("phase", phaseNames[:], 0)
 	check("code", codeNames[:], 0)
-	if len(codeNames) != int(CodeInternal)+1 || len(phaseNames) != int(PhaseProviderDone)+1 || len(outcomeNames) != int(Rejected)+1 {
+	if len(codeNames) != int(CodeNoNodeAvailable)+1 || len(phaseNames) != int(PhaseProviderDone)+1 || len(outcomeNames) != int(Rejected)+1 {
 		t.Error("a value without a name, or a name without a value")
 	}
 	if got := Code(200).String(); got != "unknown_200" {

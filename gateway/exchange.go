@@ -316,10 +316,10 @@ func admitVerdict(model string, op *openai.Operation, err error) *verdict {
 		v.terminal.Code = execution.CodeUnknownProvider
 		v.problem = openai.ModelNotFound(model)
 	case errors.Is(err, admission.ErrNotConnected):
-		v.terminal.Code = execution.CodeUnknownProvider
+		v.terminal.Code = execution.CodeNoNodeAvailable
 		v.problem = openai.NoNodeAvailable(noNodeRetry)
 	case errors.Is(err, admission.ErrNoOther):
-		v.terminal.Code = execution.CodeUnknownProvider
+		v.terminal.Code = execution.CodeNoNodeAvailable
 		v.problem, v.next = openai.NoNodeAvailable(time.Second), nextElsewhere
 	case errors.Is(err, admission.ErrUnsupported):
 		v.terminal.Code = execution.CodeUnsupported
@@ -497,7 +497,7 @@ func (x *exchange) interrupted(ev event, absent bool) *verdict {
 	case eventQueueEnd, eventDeadline:
 		v.problem = openai.QueueTimeout()
 		if absent { // there was no queue
-			v.problem = x.nobodyConnected()
+			v.problem, v.terminal.Code = x.nobodyConnected(), execution.CodeNoNodeAvailable
 		}
 	case eventKilled:
 		v.problem = problemOf(v.terminal)

@@ -168,4 +168,7 @@ func TestQueueEndsWithNobodyConnected(t *testing.T) {
 		t.Errorf("%d %v %s", status, h, body)
 	}
 	e.idle()
+	if r := e.records()[0]; r.Code != execution.CodeNoNodeAvailable { // as the client was told
+		t.Errorf("the record has %s", r.Code)
+	}
 }

@@ -18,7 +18,7 @@ func problemOf(t execution.Terminal) *openai.Error {
 	switch t.Code {
 	case execution.CodeCapacity:
 		return openai.Overloaded(time.Second)
-	case execution.CodeUnknownProvider, execution.CodeDraining: // every Node that was asked takes no new runs
+	case execution.CodeUnknownProvider, execution.CodeDraining, execution.CodeNoNodeAvailable: // every Node that was asked takes no new runs
 		return openai.NoNodeAvailable(time.Second)
 	case execution.CodeUnsupported:
 		return openai.InvalidRequest("", "This model's provider does not support this kind of request.")

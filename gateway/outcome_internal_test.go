@@ -44,6 +44,7 @@ func TestEachCodeIsTold(t *testing.T) {
 		execution.CodeCancelTimeout:       {502, "node_lost"},
 		execution.CodeCredentialRejected:  {502, "credential_rejected"},
 		execution.CodeInternal:            {500, "internal_error"},
+		execution.CodeNoNodeAvailable:     {503, "no_node_available"},
 	}
 	for code := execution.CodeNone + 1; !strings.HasPrefix(code.String(), "unknown_") || code == execution.CodeUnknownProvider; code++ {
 		got := problemOf(execution.Terminal{Code: code})
