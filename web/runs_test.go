@@ -29,6 +29,7 @@ func TestMoreRuns(t *testing.T) {
 			runs := make([]admin.Run, min(there, limit))
 			for i := range runs {
 				runs[i].ID = execution.RunID(fmt.Sprintf("run_%d.", i))
+				runs[i].Usage = &execution.Usage{Input: int64(1000 + i), Output: 7, Known: true, Estimated: i == 0}
 			}
 			_ = json.NewEncoder(w).Encode(map[string]any{"data": runs})
 		})
@@ -51,6 +52,9 @@ func TestMoreRuns(t *testing.T) {
 			page := got.Body.String()
 			if !strings.Contains(page, fmt.Sprintf(">run_%d.<", min(there, 100)-1)) || strings.Contains(page, ">run_100.<") {
 				t.Errorf("of %d runs (part: %v) not the newest hundred are shown", there, part)
+			}
+			if !strings.Contains(page, ">~1000 / 7<") || !strings.Contains(page, ">1001 / 7<") {
+				t.Error("estimates, and they alone, are not marked")
 			}
 			if said := strings.Contains(page, "Showing the newest 100 runs"); said != (there > 100) {
 				t.Errorf("of %d runs (part: %v): more is said: %v", there, part, said)

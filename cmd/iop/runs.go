@@ -24,7 +24,8 @@ func newRunsCommand() *cobra.Command {
 		Short: "List active and recent runs; --follow prints each run as it ends",
 		Long: `List the active runs and the most recent ended ones. With --follow it also prints
 each run as it ends, until Ctrl-C. For runs that ended badly, STATE shows the code
-and DETAIL what the Node reported, which clients never see.`,
+and DETAIL what the Node reported, which clients never see. TOKENS are estimates after
+a ~.`,
 		Example: `  iop runs --limit 20
   iop runs --run-state active --node gpu-3
   iop runs --follow
@@ -147,6 +148,9 @@ func runRow(r *admin.Run) []string {
 	tokens := ""
 	if r.Usage != nil {
 		tokens = fmt.Sprintf("%d+%d", r.Usage.Input, r.Usage.Output)
+		if r.Usage.Estimated {
+			tokens = "~" + tokens
+		}
 	}
 	return []string{
 		string(r.ID), state, cmp.Or(r.KeyName, string(r.Key)), cmp.Or(r.Route, r.Model), string(r.Node), string(r.Provider), ago(&r.Started),

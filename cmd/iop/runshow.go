@@ -53,8 +53,8 @@ func printRun(w io.Writer, r *admin.Run) error {
 		{"run", string(r.ID)}, {"request", r.RequestID}, {"state", cells[1]}, {"status", zeroless(r.Status)},
 		{"key", strings.TrimSpace(string(r.Key) + " " + r.Principal)}, {"operation", r.Operation},
 		{"model", r.Model}, {"route", r.Route}, {"node", string(r.Node)}, {"provider", string(r.Provider)}, {"reason", r.Reason},
-		{"attempts", zeroless(r.Attempts)}, {"started", r.Started.Local().Format(time.DateTime)}, {"queued", cells[6]},
-		{"first byte", ttfb}, {"took", cells[7]}, {"tokens", cells[8]}, {"detail", r.Detail},
+		{"attempts", zeroless(r.Attempts)}, {"started", r.Started.Local().Format(time.DateTime)}, {"queued", cells[7]},
+		{"first byte", ttfb}, {"took", cells[8]}, {"tokens", cells[9]}, {"detail", r.Detail},
 	} {
 		if _, err := fmt.Fprintf(w, "%-12s %s\n", line[0], cmp.Or(onTerminal(line[1]), "-")); err != nil {
 			return err
