@@ -140,7 +140,7 @@ func (a *Acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.wg.Done()
 		a.refuse(w, http.StatusTooManyRequests, &Refusal{
 			Code: "token_limit", RetryAfter: registerTime,
-			Message: "as many connections of this join token or identity as it may have at once wait for their registration",
+			Message: "this join token or identity already has the maximum number of connections waiting for registration",
 		})
 		return
 	}
@@ -216,8 +216,8 @@ func (a *Acceptor) endJoin(of *Allowance) {
 func (a *Acceptor) refuseRequest(w http.ResponseWriter, r *http.Request, err error) {
 	refusal, ok := errors.AsType[*Refusal](err)
 	if !ok {
-		a.cfg.Logger.Error("tunnel: a Node can't be authenticated", "remote", r.RemoteAddr, "err", err)
-		a.refuse(w, http.StatusServiceUnavailable, &Refusal{Code: "unavailable", Message: "the Edge can't check join tokens now"})
+		a.cfg.Logger.Error("tunnel: could not authenticate a Node", "remote", r.RemoteAddr, "err", err)
+		a.refuse(w, http.StatusServiceUnavailable, &Refusal{Code: "unavailable", Message: "the Edge can't check join tokens right now"})
 		return
 	}
 	a.cfg.Logger.Warn("tunnel: Node refused", "remote", r.RemoteAddr, "code", refusal.Code, "message", refusal.Message)
@@ -284,7 +284,7 @@ func asRefusal(err error) *Refusal {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
 	}
-	return &Refusal{Code: "unavailable", Message: "the Edge can't register Nodes now"}
+	return &Refusal{Code: "unavailable", Message: "the Edge can't register Nodes right now"}
 }
 
 // readRegister reads the one frame that a stranger may send.
@@ -298,7 +298,7 @@ func (s *NodeSession) takeRegister(message []byte) error {
 		return err
 	}
 	if h.Type != wire.TypeRegister || h.Seq != 0 || len(rest) > 0 {
-		return protocolError("%s where REGISTER is due", h.Type)
+		return protocolError("got %s, want REGISTER", h.Type)
 	}
 	s.register = &wire.RegisterRequest{}
 	if err := proto.Unmarshal(payload, s.register); err != nil {
@@ -347,7 +347,7 @@ func checkRegister(r *wire.RegisterRequest) error {
 	}
 	switch {
 	case !spoken:
-		return fmt.Errorf("protocol_versions: %v, and this Edge speaks %d", r.ProtocolVersions, wire.ProtocolVersion)
+		return fmt.Errorf("protocol_versions: %v, but this Edge speaks %d", r.ProtocolVersions, wire.ProtocolVersion)
 	case r.BootId == "" || len(r.BootId) > maxNameBytes || !plain(r.BootId):
 		return fmt.Errorf("boot_id: missing, over %d bytes or unprintable", maxNameBytes)
 	}
@@ -370,7 +370,7 @@ func checkLabels(labels map[string]string) error {
 	}
 	for k, v := range labels {
 		if k == "" || max(len(k), len(v)) > maxNameBytes || !plain(k) || !plain(v) {
-			return fmt.Errorf("labels: a name is empty, or a name or value over %d bytes or unprintable", maxNameBytes)
+			return fmt.Errorf("labels: a name is empty, or a name or value is over %d bytes or unprintable", maxNameBytes)
 		}
 	}
 	return nil
@@ -412,7 +412,7 @@ func (a *Acceptor) run(s *NodeSession) {
 		online := s.online
 		l.mu.Unlock()
 		if !online {
-			l.fail(&EndError{Code: goodbyeProtocol, Message: "READY was not sent in 30 s"})
+			l.fail(&EndError{Code: goodbyeProtocol, Message: "READY was not sent within 30 s"})
 		}
 	})
 	defer unready.Stop()
@@ -429,7 +429,7 @@ func (a *Acceptor) run(s *NodeSession) {
 func (s *NodeSession) answerRegistered() {
 	pages, keys, err := s.readConfig()
 	if err != nil {
-		s.link.fail(&EndError{Code: "unavailable", Message: "the Edge can't register Nodes now", Err: err})
+		s.link.fail(&EndError{Code: "unavailable", Message: "the Edge can't register Nodes right now", Err: err})
 		return
 	}
 	err = s.writeRegistered(&wire.RegisterResponse{
@@ -439,7 +439,7 @@ func (s *NodeSession) answerRegistered() {
 		MaxStreams:            uint32(s.maxStreams),
 	})
 	if err != nil {
-		s.link.fail(&EndError{Code: goodbyeLost, Message: "the connection broke at registration", Err: err})
+		s.link.fail(&EndError{Code: goodbyeLost, Message: "the connection broke during registration", Err: err})
 		return
 	}
 	if len(pages) > 1 {

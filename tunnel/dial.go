@@ -122,7 +122,7 @@ func (s *Supervisor) dial(ctx context.Context) (messageConn, *tls.ConnectionStat
 	conn := messageConn{ws: ws, cork: cork}
 	if ws.Subprotocol() != wire.Subprotocol {
 		conn.kill()
-		return messageConn{}, nil, &dialError{attempt.Answered(resp, nil), errors.New("it does not speak " + wire.Subprotocol)}
+		return messageConn{}, nil, &dialError{attempt.Answered(resp, nil), errors.New("the server does not speak " + wire.Subprotocol)}
 	}
 	return conn, resp.TLS, nil
 }
@@ -214,7 +214,7 @@ func (n *nodeSession) takeRegistered(message []byte, r *Registration) error {
 		return err
 	}
 	if h.Type != wire.TypeRegistered || h.Seq != 0 || len(rest) > 0 {
-		return protocolError("%s where REGISTERED is due", h.Type)
+		return protocolError("got %s, want REGISTERED", h.Type)
 	}
 	var answer wire.RegisterResponse
 	if err := proto.Unmarshal(payload, &answer); err != nil {
@@ -224,7 +224,7 @@ func (n *nodeSession) takeRegistered(message []byte, r *Registration) error {
 		return &Refusal{Code: truncate(no.Code, maxCodeBytes), Message: truncate(no.Message, maxMessageBytes), RetryAfter: time.Duration(no.RetryAfterMs) * time.Millisecond}
 	}
 	if answer.Generation == 0 || answer.MaxStreams == 0 || answer.ProtocolVersion != wire.ProtocolVersion {
-		return protocolError("REGISTERED without generation, max_streams or a version that this Node speaks")
+		return protocolError("REGISTERED lacks a generation, max_streams or a version that this Node speaks")
 	}
 	n.link.rxSeq = 1
 	n.generation = execution.Generation(answer.Generation)

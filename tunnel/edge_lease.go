@@ -65,7 +65,7 @@ func (r *Run) sealed(token []byte, err error) {
 		return
 	}
 	if err == nil && (len(token) == 0 || len(token) > wire.MaxLease) {
-		err = fmt.Errorf("a lease of %d bytes, not 1 to %d", len(token), wire.MaxLease)
+		err = fmt.Errorf("a lease has %d bytes, want 1 to %d", len(token), wire.MaxLease)
 	}
 	if err != nil {
 		r.unsealedLocked(err)
@@ -77,7 +77,7 @@ func (r *Run) sealed(token []byte, err error) {
 
 // unsealedLocked ends a run that gets no lease.
 func (r *Run) unsealedLocked(err error) {
-	code, reason := execution.CodeCredentialRejected, "there is no lease for the run"
+	code, reason := execution.CodeCredentialRejected, "the run has no lease"
 	if errors.Is(err, ErrSuperseded) {
 		code, reason = execution.CodeSessionSuperseded, ErrSuperseded.Error()
 	}

@@ -113,7 +113,7 @@ func (s *NodeSession) sendConfig() {
 		}
 		again := s.config.finishLocked(err)
 		l.mu.Unlock()
-		l.log.Error("tunnel: the Edge's config can't be told", "err", err)
+		l.log.Error("tunnel: could not send the Edge's config", "err", err)
 		if !again {
 			return
 		}
@@ -231,7 +231,7 @@ func (s *NodeSession) revokeAckLocked(payload []byte) error {
 		return protocolError("REVOKE_ACK: %w", err)
 	}
 	if ack.Id > s.lastRevoke {
-		return protocolError("REVOKE_ACK %d was never asked for", ack.Id)
+		return protocolError("REVOKE_ACK %d was never requested", ack.Id)
 	}
 	if done, ok := s.revokes[ack.Id]; ok {
 		delete(s.revokes, ack.Id)

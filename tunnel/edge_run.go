@@ -204,7 +204,7 @@ func (r *Run) cancelLocked(code execution.Code, reason string) {
 			r.link.metrics.CancelTimeouts.Add(1)
 			r.finishLocked(&execution.Terminal{
 				Outcome: execution.Cancelled, Code: execution.CodeCancelTimeout, Phase: r.phase,
-				Detail: "the Node did not answer the cancel in 10 s: " + reason,
+				Detail: "the Node did not respond to the cancellation within 10 s: " + reason,
 			})
 		}
 		r.unlock()

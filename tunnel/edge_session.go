@@ -418,7 +418,7 @@ func (s *NodeSession) hookLocked(f func(*NodeSession)) {
 // beatLocked answers a HEARTBEAT and compares what both ends hold open (reconciliation).
 func (s *NodeSession) beatLocked(payload []byte) error {
 	if !s.beats.take(s.link.now(), heartbeatBurst, heartbeatPace) {
-		return tooFast(fmt.Sprintf("HEARTBEATs come faster than one in %s", heartbeatPace))
+		return tooFast(fmt.Sprintf("HEARTBEATs arrive more often than every %s", heartbeatPace))
 	}
 	var hb wire.Heartbeat
 	if err := proto.Unmarshal(payload, &hb); err != nil {
@@ -519,7 +519,7 @@ func refusalEnd(err error) *EndError {
 	if r, ok := err.(*Refusal); ok {
 		return &EndError{Code: r.Code, Message: r.Message}
 	}
-	return &EndError{Code: "unavailable", Message: "the Edge can't take the Node now", Err: err}
+	return &EndError{Code: "unavailable", Message: "the Edge can't accept the Node right now", Err: err}
 }
 
 func (s *NodeSession) resultLocked(payload []byte) error {

@@ -12,7 +12,7 @@ import (
 var (
 	ErrSessionClosed  = errors.New("the session has ended")
 	ErrDraining       = errors.New("the session takes no new runs")
-	ErrTooManyStreams = errors.New("the session has as many runs as it may")
+	ErrTooManyStreams = errors.New("the session is at its limit of runs")
 )
 
 // errProtocol is in the chain of every error that the peer's frames caused.

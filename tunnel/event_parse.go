@@ -59,7 +59,7 @@ func (s *fields) next() bool {
 		size = -1
 	}
 	if size < 0 || s.num >= 64 || s.seen&(1<<s.num) != 0 {
-		s.fail("is malformed, unknown or there twice")
+		s.fail("is malformed, unknown or duplicated")
 		return false
 	}
 	s.seen |= 1 << s.num
@@ -78,7 +78,7 @@ func (s *fields) unknown() { s.fail("is unknown") }
 
 func (s *fields) text() string {
 	if s.typ != protowire.BytesType || !utf8.Valid(s.bytes) {
-		s.fail("is no text")
+		s.fail("is not valid UTF-8")
 		return ""
 	}
 	return string(s.bytes)
@@ -108,7 +108,7 @@ func (s *fields) flag() bool { return s.within(1) == 1 }
 
 func (s *fields) message() []byte {
 	if s.typ != protowire.BytesType {
-		s.fail("is no message")
+		s.fail("is not a message")
 		return nil
 	}
 	return s.bytes

@@ -86,7 +86,7 @@ func (b *inventoryBudget) take(account string, limit, n int64) error {
 	case b.accounts[account]+n > limit:
 		return &EndError{Code: "token_limit", Message: fmt.Sprintf("the inventories of this join token's or identity's Nodes take more than %d bytes of memory: offer fewer models, or make a token with a higher --max-inventory-bytes", limit)}
 	case b.used+n > b.limit:
-		return &EndError{Code: "edge_limit", Message: fmt.Sprintf("the inventories of all Nodes take more than the %d bytes of memory that this Edge has for them", b.limit)}
+		return &EndError{Code: "edge_limit", Message: fmt.Sprintf("the inventories of all Nodes take more than the %d bytes of memory that this Edge reserves for them", b.limit)}
 	}
 	b.used += n
 	b.accounts[account] += n
@@ -154,10 +154,10 @@ type inventoryState struct {
 func (s *NodeSession) beginInventoryLocked() error {
 	v := &s.inventory
 	if v.held != nil || s.link.urgentTaken < v.acked {
-		return tooFast("an inventory came before the one before it was acknowledged")
+		return tooFast("an inventory arrived before the previous one was acknowledged")
 	}
 	if !v.pace.take(s.link.now(), inventoryBurst, inventoryPace) {
-		return tooFast(fmt.Sprintf("inventories come faster than one in %s", inventoryPace))
+		return tooFast(fmt.Sprintf("inventories arrive more often than every %s", inventoryPace))
 	}
 	s.acceptor.inventories.give(s.account(), v.pendingCost)
 	v.pendingCost = 0
@@ -200,7 +200,7 @@ func (s *NodeSession) pageLocked(id uint64, page *wire.NodeRefresh) error {
 		}
 	}
 	if v.pending == nil {
-		return protocolError("REFRESH: a page without its first")
+		return protocolError("REFRESH: a page without a first page")
 	}
 	cost, err := appendPage(v.pending, page, s.identity.Allowance)
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *NodeSession) pageLocked(id uint64, page *wire.NodeRefresh) error {
 func (s *NodeSession) applyInventoryLocked() error {
 	v := &s.inventory
 	if !s.acceptor.inventories.offers(s.identity.Allowance, s.link.now(), len(v.pending.Models)) {
-		return tooFast("the Nodes of this join token or identity offer models faster than the Edge takes them")
+		return tooFast("the Nodes of this join token or identity offer models faster than the Edge accepts them")
 	}
 	s.acceptor.inventories.give(s.account(), v.cost)
 	v.cost = 0
@@ -240,7 +240,7 @@ func (s *NodeSession) applyInventoryLocked() error {
 	ignored, names := v.pending.Ignored, v.pending.IgnoredModels
 	v.pending = nil
 	if ignored > 0 && ignored != v.told {
-		s.noticeLocked(codeModelsIgnored, fmt.Sprintf("%d models are not offered, because the join token does not allow them or not so many: %q and so on", ignored, names))
+		s.noticeLocked(codeModelsIgnored, fmt.Sprintf("%d models are not offered, because the join token does not allow them or allows fewer: %q and others", ignored, names))
 	}
 	v.told = ignored
 	if s.online {

@@ -242,7 +242,7 @@ func TestInventoriesWaitForTheAcknowledgement(t *testing.T) {
 			page.GetNode().Last = false
 			p.send(wire.TypeRefresh, 0, page)
 		}
-		if bye := p.goodbye(); bye.Code != "too_fast" || !strings.Contains(bye.Message, "faster") {
+		if bye := p.goodbye(); bye.Code != "too_fast" || !strings.Contains(bye.Message, "more often") {
 			t.Errorf("goodbye %v", bye)
 		}
 		p.close()

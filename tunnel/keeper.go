@@ -80,7 +80,7 @@ func (n *nodeSession) introduce(r Registration) error {
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("this Node does not want the Edge: %w", err)
+	err = fmt.Errorf("this Node rejects the Edge: %w", err)
 	n.sayGoodbye(goodbyeRefused, err.Error())
 	return err
 }

@@ -341,7 +341,7 @@ func (l *link) heartbeatLate() {
 
 func (l *link) ackedLocked(ack *wire.HeartbeatAck) error {
 	if ack.Id == 0 || ack.Id > l.beat.lastSent {
-		return protocolError("HEARTBEAT_ACK %d was never asked for", ack.Id)
+		return protocolError("HEARTBEAT_ACK %d was never requested", ack.Id)
 	}
 	l.beat.lastAck = l.now()
 	if ack.Id == l.beat.lastSent {

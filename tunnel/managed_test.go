@@ -278,7 +278,7 @@ func TestRevoke(t *testing.T) {
 			t.Errorf("beyond the limit: %v", err)
 		}
 		p.send(wire.TypeRevokeAck, 0, &wire.RevokeAck{Id: 99999})
-		if bye := p.goodbye(); bye.Code != "protocol_error" || !strings.Contains(bye.Message, "never asked") {
+		if bye := p.goodbye(); bye.Code != "protocol_error" || !strings.Contains(bye.Message, "never requested") {
 			t.Errorf("%v", bye)
 		}
 		if err := s.Revoke(context.Background(), &wire.Revoke{}); !errors.Is(err, ErrSessionClosed) {

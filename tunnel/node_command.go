@@ -20,7 +20,7 @@ func (s *nodeSession) commandLocked(payload []byte) error {
 	case *wire.CommandRequest_TransportStatus:
 		result.TransportStatus = s.statusLocked()
 	default:
-		result.Error = "this Node does not know the command"
+		result.Error = "this Node does not support the command"
 	}
 	if len(c.SessionId) > wire.MaxSessionID {
 		result = &wire.CommandResult{Id: c.Id, Error: "the session_id is too long"}

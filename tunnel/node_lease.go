@@ -10,7 +10,7 @@ import (
 )
 
 // errNoLease says that a run has no lease to give away.
-var errNoLease = errors.New("the run has no lease, or it was given away before")
+var errNoLease = errors.New("the run has no lease, or it was already handed over")
 
 // leaseWait is what is kept of the lease that a run is to get.
 type leaseWait struct {

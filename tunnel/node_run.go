@@ -129,7 +129,7 @@ func (r *NodeRun) Head(h *wire.Head) error {
 		return err
 	}
 	if r.headSent || r.events {
-		return fmt.Errorf("HEAD was sent before, or the run has none")
+		return fmt.Errorf("HEAD was already sent, or the run has none")
 	}
 	r.headSent = true
 	r.pushLocked(sendItem{typ: wire.TypeHead, data: payload})

@@ -144,7 +144,7 @@ func (s *nodeSession) noticeLocked(payload []byte) error {
 		return protocolError("NOTICE: %w", err)
 	}
 	code, message := truncate(n.Code, maxCodeBytes), truncate(n.Message, maxMessageBytes)
-	s.link.after = append(s.link.after, func() { s.link.log.Warn("tunnel: the Edge says", "code", code, "message", message) })
+	s.link.after = append(s.link.after, func() { s.link.log.Warn("tunnel: notice from the Edge", "code", code, "message", message) })
 	return nil
 }
 
@@ -265,7 +265,7 @@ func leftWithoutEnd(ctx context.Context) execution.Terminal {
 	if c, ok := errors.AsType[*CancelError](context.Cause(ctx)); ok {
 		return execution.Terminal{Outcome: execution.Cancelled, Code: c.Code, Detail: c.Reason}
 	}
-	return execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal, Detail: "the Node's handler left the run without an end"}
+	return execution.Terminal{Outcome: execution.Failed, Code: execution.CodeInternal, Detail: "the Node's handler returned without ending the run"}
 }
 
 func (s *nodeSession) endSentLocked(st *stream) {

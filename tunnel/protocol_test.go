@@ -156,8 +156,8 @@ func TestSessionFaultsAtTheEdge(t *testing.T) {
 		"REGISTER twice":         {func(p *fakePeer) []byte { return p.frame(wire.TypeRegister, 0, 0, nil) }, "REGISTER"},
 		"READY twice":            {func(p *fakePeer) []byte { return p.frame(wire.TypeReady, 0, 0, nil) }, "READY"},
 		"COMMAND from a Node":    {func(p *fakePeer) []byte { return p.frame(wire.TypeCommand, 0, 0, nil) }, "COMMAND"},
-		"an ACK never asked for": {func(p *fakePeer) []byte { return p.frame(wire.TypeHeartbeatAck, 0, 0, []byte{8, 99}) }, "never asked"},
-		"an ACK of nothing":      {func(p *fakePeer) []byte { return p.frame(wire.TypeHeartbeatAck, 0, 0, nil) }, "never asked"},
+		"an ACK never asked for": {func(p *fakePeer) []byte { return p.frame(wire.TypeHeartbeatAck, 0, 0, []byte{8, 99}) }, "never requested"},
+		"an ACK of nothing":      {func(p *fakePeer) []byte { return p.frame(wire.TypeHeartbeatAck, 0, 0, nil) }, "never requested"},
 		"a torn HEARTBEAT":       {func(p *fakePeer) []byte { return p.frame(wire.TypeHeartbeat, 0, 0, []byte{0xff}) }, "HEARTBEAT"},
 		"a HEARTBEAT from ahead": {func(p *fakePeer) []byte { return p.frame(wire.TypeHeartbeat, 0, 0, []byte{0x18, 5}) }, "never opened"},
 		"too many streams": {func(p *fakePeer) []byte {

@@ -402,11 +402,11 @@ func TestHandlersThatMisbehave(t *testing.T) {
 	defer close(hang)
 	s := r.session()
 	for provider, want := range map[string]execution.Terminal{
-		"forgets":    {Outcome: execution.Failed, Code: execution.CodeInternal, Detail: "without an end"},
-		"panics":     {Outcome: execution.Failed, Code: execution.CodeInternal, Detail: "without an end"},
+		"forgets":    {Outcome: execution.Failed, Code: execution.CodeInternal, Detail: "without ending"},
+		"panics":     {Outcome: execution.Failed, Code: execution.CodeInternal, Detail: "without ending"},
 		"twice":      {Outcome: execution.Completed},
 		"no head":    {Outcome: execution.Failed, Detail: "before HEAD"},
-		"two heads":  {Outcome: execution.Failed, Detail: "sent before"},
+		"two heads":  {Outcome: execution.Failed, Detail: "already sent"},
 		"large head": {Outcome: execution.Failed, Detail: "over 24576"},
 		"after":      {Outcome: execution.Completed},
 		"not UTF-8":  {Outcome: execution.Failed, Code: execution.CodeProviderError, Detail: "bad \uFFFD byteüü"},

@@ -319,7 +319,7 @@ func (l *link) answerLocked(typ wire.Type, m proto.Message) error {
 	u := &l.urgent[before]
 	u.answer = true
 	if l.answers += len(u.payload) + answerOverhead; l.answers > answersLimit {
-		return protocolError("the peer asks and does not read: answers of %d bytes are waiting", l.answers)
+		return protocolError("the peer sends requests and does not read the answers: %d bytes are waiting", l.answers)
 	}
 	return nil
 }
@@ -329,7 +329,7 @@ func (l *link) urgentLocked(typ wire.Type, s *stream, m proto.Message) {
 	payload, err := proto.Marshal(m)
 	if err != nil || len(payload) > wire.MaxPayload {
 		// Every message of this class is bounded where it is made.
-		l.log.Error("tunnel: a control message can't be sent", "type", typ.String(), "bytes", len(payload), "err", err)
+		l.log.Error("tunnel: could not send a control message", "type", typ.String(), "bytes", len(payload), "err", err)
 		return
 	}
 	l.urgentPayloadLocked(typ, s, payload)
