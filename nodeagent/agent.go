@@ -164,7 +164,7 @@ func EdgeURL(s string) (string, error) {
 	}
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" {
-		return "", errors.New("the Edge's URL can't be read, want e.g. wss://edge.example.com/tunnel/v1")
+		return "", errors.New("the Edge's URL can't be read, for example wss://edge.example.com/tunnel/v1")
 	}
 	switch u.Scheme {
 	case "ws", "wss":

@@ -32,7 +32,7 @@ func (e *exchange) passAnswer(buf []byte) execution.Terminal {
 	switch {
 	case n == 0 && !errors.Is(err, io.EOF):
 		e.p.look()
-		return e.failed(execution.CodeProviderError, "the provider's answer broke before its first byte: "+err.Error())
+		return e.failed(execution.CodeProviderError, "the provider's answer failed before its first byte: "+err.Error())
 	case n == 0 && status == http.StatusOK:
 		return e.failed(execution.CodeProviderError, "the provider answered 200 with an empty body")
 	case e.key != nil && (status == http.StatusUnauthorized || status == http.StatusForbidden):
@@ -325,9 +325,9 @@ func (e *exchange) providerDone() {
 func (e *exchange) broken(err error) execution.Terminal {
 	e.p.look()
 	if !e.headOut {
-		return e.failed(execution.CodeProviderError, "the provider's answer broke off: "+err.Error())
+		return e.failed(execution.CodeProviderError, "the provider's answer was cut off: "+err.Error())
 	}
-	return e.failed(execution.CodeProviderTruncated, "the provider's answer broke off: "+err.Error())
+	return e.failed(execution.CodeProviderTruncated, "the provider's answer was cut off: "+err.Error())
 }
 
 // writeFailed is the end of a run that the tunnel takes no bytes of any more, or whose head was too large for it.

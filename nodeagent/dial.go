@@ -107,7 +107,7 @@ func (d *dialer) dialTLS(ctx context.Context, network, address string) (net.Conn
 func (d *dialer) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return fmt.Errorf("connect to an unreadable address: %w", err)
+		return fmt.Errorf("the address can't be parsed: %w", err)
 	}
 	if d.leased {
 		if err := checkPublic(d.host, ap.Addr()); err != nil {
@@ -127,7 +127,7 @@ func checkPublic(host string, addr netip.Addr) error {
 	if declaredLocal(host) || !addr.IsPrivate() && !sharedAddresses.Contains(addr) {
 		return nil
 	}
-	return fmt.Errorf("the provider's public name resolves to %s, a private address; write a local name or the address itself if it is meant", addr)
+	return fmt.Errorf("the provider's public name resolves to %s, a private address; if this is intended, use a local name or the address itself", addr)
 }
 
 // declaredLocal reports whether the operator has written a host that can only be in this machine's own network.
@@ -157,11 +157,11 @@ func checkAddress(host string, addr netip.Addr) error {
 	bare := addr.WithZone("")
 	switch {
 	case bare.IsLinkLocalUnicast(), bare.IsMulticast(), bare.IsUnspecified():
-		return fmt.Errorf("the provider's name resolves to %s, a link-local or special address; write the address itself if it is meant", addr)
+		return fmt.Errorf("the provider's name resolves to %s, a link-local or special address; if this is intended, use the address itself", addr)
 	case isMetadata(bare):
-		return fmt.Errorf("the provider's name resolves to %s, a cloud's metadata service; write the address itself if it is meant", addr)
+		return fmt.Errorf("the provider's name resolves to %s, a cloud's metadata service; if this is intended, use the address itself", addr)
 	case bare.IsLoopback() && !isLocalName(host):
-		return fmt.Errorf("the provider's name resolves to %s, this machine itself; write localhost or the address itself if it is meant", addr)
+		return fmt.Errorf("the provider's name resolves to %s, this machine itself; if this is intended, use localhost or the address itself", addr)
 	}
 	return nil
 }

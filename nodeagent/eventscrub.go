@@ -152,7 +152,7 @@ func (s *eventScrubber) choice(e *execution.Event) (*choiceTexts, error) {
 		return c, nil
 	}
 	if c.mixed {
-		return nil, s.fail("the provider's answer is by turns an answer and a refusal")
+		return nil, s.fail("the provider's answer alternates between an answer and a refusal")
 	}
 	c.said, c.mixed = e.Kind, c.said != 0
 	return c, nil
@@ -200,7 +200,7 @@ func (t *textTail) cut(out []byte, border int) (before, after string) {
 // keep remembers a tail, and takes it from s.scrub.
 func (s *eventScrubber) keep(t textTail) error {
 	if len(s.tails) >= maxTails {
-		return s.fail("too many texts of the provider's answer go on where a credential may have begun")
+		return s.fail("too many texts of the provider's answer end where a credential may have begun")
 	}
 	var spare []byte
 	if n := len(s.tails); cap(s.tails) > n {

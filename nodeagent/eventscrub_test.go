@@ -284,7 +284,7 @@ func TestScrubberFailsClosed(t *testing.T) {
 	}
 	say := execution.Event{Kind: execution.EventText, Text: canary[:10]}
 	refuse := execution.Event{Kind: execution.EventRefusal, Text: "no"}
-	for name, events := range map[string][]execution.Event{"many": many, "by turns": {say, refuse, say}} {
+	for name, events := range map[string][]execution.Event{"many": many, "alternates": {say, refuse, say}} {
 		got, err := scrubAll(t, leasedCredential([]byte(canary)).eventScrubber(), events...)
 		if err == nil {
 			t.Errorf("%s: no error", name)

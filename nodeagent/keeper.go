@@ -136,7 +136,7 @@ func (k *keeper) minimumRevision(slot execution.SlotName) execution.Revision {
 func (k *keeper) Revoked(r *wire.Revoke) error {
 	opener := k.current()
 	if opener == nil {
-		return errors.New("nothing to revoke before the registration")
+		return errors.New("no leases to revoke before registration")
 	}
 	open, err := opener.Revoke(lease.Revocation{
 		Lease:     execution.LeaseID(r.GetLeaseId()),
@@ -179,7 +179,7 @@ func (a *Agent) followIdentity(ctx context.Context, shown string) {
 		changed := a.cfg.Identity.Changed()
 		if now := a.cfg.Identity.Status().Serial; now != shown && now != "" {
 			shown = now
-			a.log.Info("this Node has a new certificate, the session is replaced", "serial", now)
+			a.log.Info("this Node has a new certificate; replacing the session", "serial", now)
 			a.supervisor.Rotate()
 		}
 		select {

@@ -44,11 +44,11 @@ func (a *Agent) refuseLease(r run, open *wire.Open, p *provider) *refused {
 	case !open.GetExpectsLease():
 		a.leases.missing.Add(1)
 		a.log.Warn("a run has no lease, and its provider has no other credential", "run", open.GetRunId(), "provider", string(p.spec.ID))
-		return &refused{code: execution.CodeUnsupported, detail: "the provider takes runs with a lease only"}
+		return &refused{code: execution.CodeUnsupported, detail: "the provider accepts only runs with a lease"}
 	}
 	if k, ok := r.Keeper().(*keeper); !ok || k == nil {
 		// Without its lease the run would go out without its credential, or with another one.
-		return &refused{code: execution.CodeUnsupported, detail: "this Node opens no leases"}
+		return &refused{code: execution.CodeUnsupported, detail: "this Node does not open leases"}
 	}
 	slot := execution.SlotName(open.GetLease().GetSlot())
 	if p.leased() && p.accepts(slot) {
@@ -91,7 +91,7 @@ func (l *loan) open(e *exchange, req *http.Request, body []byte) error {
 	}
 	opener := l.keeper.current()
 	if opener == nil {
-		return errors.New("a lease came before the registration")
+		return errors.New("a lease arrived before registration")
 	}
 	if l.opened, err = opener.Open(token, want); err != nil {
 		return err
@@ -172,7 +172,7 @@ func (e *exchange) leaseFailed(err error) execution.Terminal {
 	if r, ok := errors.AsType[*lease.RejectedError](err); ok {
 		log.Warn("lease refused", "reason", r.Reason.String())
 	} else if context.Cause(e.runCtx) == nil {
-		log.Warn("no lease came", "error", err)
+		log.Warn("no lease arrived", "error", err)
 	}
 	return e.failed(execution.CodeCredentialRejected, rejectedDetail)
 }

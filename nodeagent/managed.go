@@ -35,7 +35,7 @@ func (c *Config) checkMode() error {
 	case c.JoinToken != nil:
 		return errors.New("managed mode: a certificate and a join token can't be combined")
 	case c.TLS != nil:
-		return errors.New("managed mode: the identity says whom to trust, another TLS configuration is not possible")
+		return errors.New("managed mode: the identity decides whom to trust, so no other TLS configuration is allowed")
 	}
 	return nil
 }

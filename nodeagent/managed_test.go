@@ -412,14 +412,14 @@ func TestManagedConfig(t *testing.T) {
 		t.Fatalf("%v, named %q", err, n.cfg.Name)
 	}
 	for want, spoil := range map[string]func(*Config){
-		"must be a Node's":          func(c *Config) { c.Identity = other },
-		"Edge's ID is required":     func(c *Config) { c.EdgeID = "" },
-		"own trust domain":          func(c *Config) { c.EdgeID = "spiffe://sub.test.example/edge/edge-1" },
-		"that of its certificate":   func(c *Config) { c.Name = "node-2" },
-		"join token":                func(c *Config) { c.JoinToken = func() (string, error) { return "", nil } },
-		"another TLS configuration": func(c *Config) { c.TLS = &tls.Config{} },
-		"wss://":                    func(c *Config) { c.Edge = "http://h" },
-		"needs a certificate":       func(c *Config) { c.Identity = nil; c.Name = "n" },
+		"must be a Node's":           func(c *Config) { c.Identity = other },
+		"Edge's ID is required":      func(c *Config) { c.EdgeID = "" },
+		"own trust domain":           func(c *Config) { c.EdgeID = "spiffe://sub.test.example/edge/edge-1" },
+		"that of its certificate":    func(c *Config) { c.Name = "node-2" },
+		"join token":                 func(c *Config) { c.JoinToken = func() (string, error) { return "", nil } },
+		"no other TLS configuration": func(c *Config) { c.TLS = &tls.Config{} },
+		"wss://":                     func(c *Config) { c.Edge = "http://h" },
+		"needs a certificate":        func(c *Config) { c.Identity = nil; c.Name = "n" },
 	} {
 		c := good
 		if spoil(&c); c.Identity == nil {

@@ -79,7 +79,7 @@ func (p *provider) knownMatrix(engine Engine) matrix {
 }
 
 // errInconclusive says that a provider's answers do not tell which paths it has.
-var errInconclusive = errors.New("the provider's answers do not tell which paths it has")
+var errInconclusive = errors.New("the provider's answers do not show which paths it has")
 
 // askPaths asks a provider for each operation's path, at no cost to it. errInconclusive: it answers so to any path, or is
 // too busy. Any other error means that it gave no answer.

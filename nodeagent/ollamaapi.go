@@ -106,23 +106,23 @@ func (a *Agent) admitOllama(r run) (*ollamaCall, *refused) {
 	req := open.GetOllama()
 	p := (*a.providers.Load())[execution.ProviderID(req.GetProvider())]
 	if p == nil {
-		return nil, &refused{execution.CodeUnknownProvider, "no provider of that id"}
+		return nil, &refused{execution.CodeUnknownProvider, "unknown provider id"}
 	}
 	if p.engine() != OllamaEngine {
-		return nil, &refused{execution.CodeUnsupported, "the provider is no Ollama"}
+		return nil, &refused{execution.CodeUnsupported, "the provider is not Ollama"}
 	}
 	if p.leased() || open.GetExpectsLease() {
 		return nil, &refused{execution.CodeUnsupported, "the provider's credential comes by lease, which only runs have"}
 	}
 	op, ok := parseOllamaOp(req.GetOperation())
 	if !ok {
-		return nil, &refused{execution.CodeUnsupported, "no operation of that name in the Ollama API"}
+		return nil, &refused{execution.CodeUnsupported, "unknown operation of the Ollama API"}
 	}
 	switch n := open.GetBodyLength(); {
 	case n > maxOllamaBody:
 		return nil, &refused{execution.CodeBadRequest, fmt.Sprintf("the request has more than %d bytes", maxOllamaBody)}
 	case (n > 0) != ollamaOps[op].takesBody:
-		return nil, &refused{execution.CodeBadRequest, "the operation takes a request, and there is none, or the reverse"}
+		return nil, &refused{execution.CodeBadRequest, "the operation needs a request and has none, or takes none and has one"}
 	}
 	if p.ollamaCalls.Add(1) > maxOllamaCalls {
 		p.ollamaCalls.Add(-1)
@@ -171,7 +171,7 @@ func (c *ollamaCall) body() ([]byte, error) {
 		}
 	}
 	if trimmed := bytes.TrimLeft(body, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' || !json.Valid(body) {
-		return nil, errors.New("the request is no JSON object")
+		return nil, errors.New("the request is not a JSON object")
 	}
 	return body, nil
 }

@@ -71,7 +71,7 @@ func (b *prober) hint(id nature) {
 	flag := "--provider " + string(b.p.spec.ID) + "=" + b.p.base.String() + ",capacity=N"
 	switch {
 	case id.capacity == 0:
-		log.Info("Ollama's capacity is not known, so it gets one run at a time: if its "+numParallel+" is N, say so", slog.String("flag", flag))
+		log.Info("Ollama's capacity is not known, so it gets one run at a time: if its "+numParallel+" is N, set it", slog.String("flag", flag))
 	case id.capacity == 1:
 		log.Info("Ollama runs one request at a time: for more, start it with " + numParallel + "=N")
 	default:

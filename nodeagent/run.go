@@ -103,7 +103,7 @@ func (n *normalized) prepare() (t execution.Terminal, over bool) {
 		return e.failed(execution.CodeInternal, err.Error()), true
 	}
 	if e.target = e.p.targetOf(n.request.Operation); e.target == nil {
-		return e.failed(execution.CodeInternal, "the adapter asks for an unknown operation"), true
+		return e.failed(execution.CodeInternal, "the adapter requested an unknown operation"), true
 	}
 	e.header["Content-Type"], e.header["Accept"] = jsonType, streamTypes
 	if n.request.Operation != messagesOperation {
@@ -184,7 +184,7 @@ func (n *normalized) pass(buf []byte) execution.Terminal {
 	switch {
 	case size == 0 && !errors.Is(err, io.EOF):
 		e.p.look()
-		return e.failed(execution.CodeProviderError, "the provider's answer broke before its first byte: "+err.Error())
+		return e.failed(execution.CodeProviderError, "the provider's answer failed before its first byte: "+err.Error())
 	case size == 0:
 		return e.failed(execution.CodeProviderError, "the provider answered a run with an empty body")
 	case n.isDocument(buf[:size]):

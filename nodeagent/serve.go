@@ -74,14 +74,14 @@ func (a *Agent) admit(r run) (*exchange, *refused) {
 		req = tunnelRequest(open.GetRun())
 	}
 	if req == nil {
-		return nil, &refused{execution.CodeUnsupported, "this Node knows no runs of that kind"}
+		return nil, &refused{execution.CodeUnsupported, "this Node does not support runs of that kind"}
 	}
 	p := (*a.providers.Load())[execution.ProviderID(req.GetProvider())]
 	if p == nil {
-		return nil, &refused{execution.CodeUnknownProvider, "no provider of that id"}
+		return nil, &refused{execution.CodeUnknownProvider, "unknown provider id"}
 	}
 	if !p.serves(req.GetModel()) {
-		return nil, &refused{execution.CodeUnknownProvider, "the provider does not serve that model"}
+		return nil, &refused{execution.CodeUnknownProvider, "the provider does not serve the model"}
 	}
 	if refusal := a.refuseLease(r, open, p); refusal != nil {
 		return nil, refusal
@@ -92,7 +92,7 @@ func (a *Agent) admit(r run) (*exchange, *refused) {
 			return nil, &refused{execution.CodeUnsupported, "no adapter for the provider's protocol"}
 		}
 	} else if e.target = p.targetOf(req.GetOperation()); e.target == nil {
-		return nil, &refused{execution.CodeUnsupported, "no operation of that name"}
+		return nil, &refused{execution.CodeUnsupported, "unknown operation"}
 	}
 	if open.GetBodyLength() > maxBodyLength {
 		return nil, &refused{execution.CodeBadRequest, "the announced body is too long"}
@@ -103,7 +103,7 @@ func (a *Agent) admit(r run) (*exchange, *refused) {
 		return nil, &refused{execution.CodeBadRequest, err.Error()}
 	}
 	if !p.acquire() {
-		return nil, &refused{execution.CodeCapacity, "every place of the provider is taken"}
+		return nil, &refused{execution.CodeCapacity, "the provider is at capacity"}
 	}
 	e.holds = true
 	if open.GetExpectsLease() {

@@ -51,13 +51,13 @@ func (p *ProviderSpec) validateHop() error {
 
 func validateSlots(globs []string) error {
 	if len(globs) > maxSlots {
-		return fmt.Errorf("slots names more than %d", maxSlots)
+		return fmt.Errorf("slots names more than %d slots", maxSlots)
 	}
 	for i, glob := range globs {
 		// A glob is a slot's name once its signs stand for a letter. That leaves path.Match no other special character.
 		name := strings.NewReplacer("*", "a", "?", "a").Replace(glob)
 		if len(glob) > maxSlotGlob || execution.SlotName(name).Validate() != nil {
-			return fmt.Errorf("slots must be names of 1 to %d letters, digits, '.', '_', ':', '-', with '*' and '?' for others, at place %d", maxSlotGlob, i+1)
+			return fmt.Errorf("slots must be names of 1 to %d letters, digits, '.', '_', ':', '-', with '*' and '?' as wildcards, at position %d", maxSlotGlob, i+1)
 		}
 		if slices.Contains(globs[:i], glob) {
 			return fmt.Errorf("slots names %q twice", glob)

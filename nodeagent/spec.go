@@ -154,10 +154,10 @@ func (p *ProviderSpec) validate() error {
 	}
 	for i, m := range p.Models {
 		if !validModel(m) {
-			return fmt.Errorf("models holds an empty, too long or unprintable name, at place %d", i+1)
+			return fmt.Errorf("models holds an empty, too long or unprintable name, at position %d", i+1)
 		}
 		if strings.ContainsAny(m, "|,") {
-			return fmt.Errorf("models holds a name with '|' or ',', at place %d", i+1)
+			return fmt.Errorf("models holds a name with '|' or ',', at position %d", i+1)
 		}
 		if slices.Contains(p.Models[:i], m) {
 			return fmt.Errorf("models names %q twice", m)
@@ -208,7 +208,7 @@ func parseBase(s string) (*url.URL, error) {
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, errors.New("URL must begin with http:// or https://")
 	case u.User != nil:
-		return nil, errors.New("URL must not hold a user or password, give a key by ,key-file=PATH")
+		return nil, errors.New("URL must not hold a user or password; give a key with ,key-file=PATH")
 	case u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "?"):
 		return nil, errors.New("URL must not have a query")
 	case u.Fragment != "" || strings.Contains(s, "#"):

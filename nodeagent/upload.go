@@ -105,7 +105,7 @@ func readBody(r io.Reader, length int64) ([]byte, error) {
 // attachWhole gives a request a body that is there. again says that the request may reach the provider twice.
 func attachWhole(req *http.Request, body []byte, length int64, again bool) error {
 	if int64(len(body)) != length {
-		return fmt.Errorf("the request's body has %d bytes, announced were %d", len(body), length)
+		return fmt.Errorf("the request's body has %d bytes, but %d were announced", len(body), length)
 	}
 	if length == 0 {
 		req.Body = http.NoBody

@@ -33,7 +33,7 @@ func Extension(in *execution.Input, name string, known func(member string) bool)
 	for _, other := range slices.Sorted(maps.Keys(in.Extensions)) {
 		for _, member := range slices.Sorted(maps.Keys(in.Extensions[other])) {
 			if other != name || !known(member) {
-				return nil, Refuse(execution.Param(member), fmt.Sprintf("The model's provider, which speaks the %s protocol, does not know this parameter.", name))
+				return nil, Refuse(execution.Param(member), fmt.Sprintf("The model's provider uses the %s protocol, which does not have this parameter.", name))
 			}
 		}
 	}

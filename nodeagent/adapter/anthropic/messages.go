@@ -69,7 +69,7 @@ func (r *request) messages(list []execution.Message) *execution.UnsupportedError
 		}
 	}
 	if len(r.Messages) == 0 {
-		return adapter.Refuse(execution.ParamMessages, "Anthropic's Messages needs a message that is no instruction.")
+		return adapter.Refuse(execution.ParamMessages, "Anthropic's Messages API needs a message that is not an instruction.")
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func paramOf(message int) execution.Param {
 
 func blocksOf(at int, m *execution.Message) (blocks []block, refusal *execution.UnsupportedError) {
 	if m.Name != "" && m.Role != execution.RoleTool {
-		return nil, adapter.Refuse(paramOf(at)+".name", "Anthropic's messages bear no names.")
+		return nil, adapter.Refuse(paramOf(at)+".name", "Anthropic's Messages API does not support names on messages.")
 	}
 	instructs := m.Role == execution.RoleSystem || m.Role == execution.RoleDeveloper
 	for i := range m.Parts {
@@ -92,7 +92,7 @@ func blocksOf(at int, m *execution.Message) (blocks []block, refusal *execution.
 		case b.Type == "":
 			continue
 		case instructs && b.Type != "text":
-			return nil, adapter.Refuse(execution.ParamPart(at, i), "Anthropic's Messages takes instructions as text only.")
+			return nil, adapter.Refuse(execution.ParamPart(at, i), "Anthropic's Messages API takes instructions only as text.")
 		}
 		b.CacheControl = p.Cache
 		blocks = append(blocks, b)
@@ -106,7 +106,7 @@ func blocksOf(at int, m *execution.Message) (blocks []block, refusal *execution.
 			input = json.RawMessage("{}")
 		}
 		if !openai.WellFormed(input) || input[0] != '{' {
-			return nil, adapter.Refuse(paramOf(at)+".tool_calls", "Anthropic's Messages takes a tool call's arguments as a JSON object, and these are none.")
+			return nil, adapter.Refuse(paramOf(at)+".tool_calls", "Anthropic's Messages API takes a tool call's arguments only as a JSON object.")
 		}
 		blocks = append(blocks, block{Type: "tool_use", ID: c.ID, Name: c.Name, Input: input})
 	}
@@ -133,11 +133,11 @@ func newBlock(message, part int, p *execution.Part) (b block, refusal *execution
 		}
 	case execution.PartImage:
 		if p.Data != "" && p.MediaType == "" {
-			return refuse("Anthropic's Messages must be told an image's media type.")
+			return refuse("Anthropic's Messages API needs an image's media type.")
 		}
 		b = block{Type: "image", Source: sourceOf(p)}
 	case execution.PartAudio:
-		return refuse("Anthropic's Messages takes no audio.")
+		return refuse("Anthropic's Messages API does not take audio.")
 	default:
 		source, detail := document(p)
 		if detail != "" {
@@ -173,9 +173,9 @@ func document(p *execution.Part) (s *source, detail string) {
 	case "text/plain":
 		plain, err := base64.StdEncoding.DecodeString(p.Data)
 		if err != nil {
-			return nil, "The file's data is no base64."
+			return nil, "The file's data is not valid base64."
 		}
 		return &source{Type: "text", MediaType: t, Data: string(plain)}, ""
 	}
-	return nil, "Anthropic's Messages takes files of PDF and plain text only."
+	return nil, "Anthropic's Messages API takes only PDF and plain text files."
 }

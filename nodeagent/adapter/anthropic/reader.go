@@ -54,7 +54,7 @@ func (r *reader) take(e *adapter.ServerEvent) (stop bool, err error) {
 		return false, nil
 	}
 	if e.Data[0] != '{' || !openai.WellFormed(e.Data) {
-		return false, adapter.Malformed("an event of the provider's stream is no JSON object")
+		return false, adapter.Malformed("an event of the provider's stream is not a JSON object")
 	}
 	kind := adapter.Text(openai.Member(e.Data, "type"))
 	if kind == "" {
@@ -202,7 +202,7 @@ func (r *reader) signature(value []byte) error {
 // delta gives a piece of the open block.
 func (r *reader) delta(data []byte) error {
 	if n := numberOf(data); r.block.number != n || n < 0 {
-		return adapter.Malformed("the provider's stream has a piece of a block that is not open")
+		return adapter.Malformed("the provider's stream has a delta of a block that is not open")
 	}
 	d := openai.Member(data, "delta")
 	switch adapter.Text(openai.Member(d, "type")) {
@@ -226,7 +226,7 @@ func (r *reader) delta(data []byte) error {
 // piece gives a piece of text or arguments, and remembers what it looked like.
 func (r *reader) piece(data, value []byte, as execution.Event) error {
 	if len(value) < 2 || value[0] != '"' {
-		return adapter.Malformed("a piece of the provider's stream is no text")
+		return adapter.Malformed("a delta of the provider's stream is not text")
 	}
 	if len(value) == 2 {
 		return nil

@@ -135,7 +135,7 @@ func (r *request) sampling(s *execution.Sampling) *execution.UnsupportedError {
 		{execution.ParamLogitBias, len(s.LogitBias) > 0},
 	} {
 		if p.asked {
-			return adapter.Refuse(p.param, "Anthropic's Messages has no such parameter.")
+			return adapter.Refuse(p.param, "Anthropic's Messages API does not have this parameter.")
 		}
 	}
 	r.StopSequences, r.Temperature, r.TopP, r.TopK = s.Stop, s.Temperature, s.TopP, s.TopK
@@ -172,10 +172,10 @@ func (r *request) think(in *execution.Input) *execution.UnsupportedError {
 	}
 	budget, ok := adapter.BudgetOf(effort)
 	if !ok {
-		return adapter.Refuse(execution.ParamReasoningEffort, "There is no such effort; possible are none, minimal, low, medium, high and xhigh.")
+		return adapter.Refuse(execution.ParamReasoningEffort, "The effort must be none, minimal, low, medium, high or xhigh.")
 	}
 	if budget = min(budget, r.MaxTokens/4*3); budget < leastThinking {
-		return adapter.Refuse(execution.ParamReasoningEffort, "The bound of the answer's tokens leaves no room for the 1,024 that Anthropic's models need to think.")
+		return adapter.Refuse(execution.ParamReasoningEffort, "The limit of output tokens leaves no room for the 1,024 that Anthropic's models need for thinking.")
 	}
 	r.Thinking = &thinking{"enabled", budget}
 	return nil
@@ -189,7 +189,7 @@ func (r *request) format(f *execution.Format) *execution.UnsupportedError {
 		r.OutputConfig = &outputConfig{outputFormat{"json_schema", f.Schema}}
 		return nil
 	}
-	return adapter.Refuse(execution.ParamResponseFormat, "Anthropic's Messages answers in JSON by a schema only.")
+	return adapter.Refuse(execution.ParamResponseFormat, "Anthropic's Messages API answers in JSON only with a schema.")
 }
 
 func (r *request) tools(in *execution.Input) {

@@ -58,7 +58,7 @@ func newMessage(at int, in *execution.Message, names map[string]string) (m messa
 		}
 	}
 	if in.Name != "" && in.Role != execution.RoleTool {
-		return m, adapter.Refuse(paramOf(at)+".name", "Ollama's messages bear no names.")
+		return m, adapter.Refuse(paramOf(at)+".name", "Ollama does not support names on messages.")
 	}
 	for _, c := range in.ToolCalls {
 		names[c.ID] = c.Name
@@ -67,7 +67,7 @@ func newMessage(at int, in *execution.Message, names map[string]string) (m messa
 			arguments = json.RawMessage("{}")
 		}
 		if !openai.WellFormed(arguments) || arguments[0] != '{' {
-			return m, adapter.Refuse(paramOf(at)+".tool_calls", "Ollama takes a tool call's arguments as a JSON object, and these are none.")
+			return m, adapter.Refuse(paramOf(at)+".tool_calls", "Ollama takes a tool call's arguments only as a JSON object.")
 		}
 		m.ToolCalls = append(m.ToolCalls, toolCall{c.ID, calledByName{c.Name, arguments}})
 	}
@@ -94,13 +94,13 @@ func (m *message) add(p *execution.Part, message, part int) *execution.Unsupport
 		m.Thinking += p.Text
 	case execution.PartImage:
 		if p.Data == "" {
-			return refuse("Ollama takes images in the request only, in base64: it fetches no URL and keeps no files.")
+			return refuse("Ollama takes images only in the request, as base64: it does not fetch URLs or store files.")
 		}
 		m.Images = append(m.Images, p.Data)
 	case execution.PartAudio:
-		return refuse("Ollama takes no audio.")
+		return refuse("Ollama does not take audio.")
 	default:
-		return refuse("Ollama takes no files.")
+		return refuse("Ollama does not take files.")
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (r *reader) take(data []byte) (stop bool, err error) {
 		return false, r.Emit(&r.usualAs)
 	}
 	if data[0] != '{' || !openai.WellFormed(data) {
-		return false, adapter.Malformed("a line of the provider's stream is no JSON object")
+		return false, adapter.Malformed("a line of the provider's stream is not a JSON object")
 	}
 	l := readLine(data)
 	if l.failure != nil {

@@ -98,9 +98,9 @@ func (r *request) extension(e execution.Extension) *execution.UnsupportedError {
 func (r *request) sampling(s *execution.Sampling) *execution.UnsupportedError {
 	switch {
 	case s.Choices > 1:
-		return adapter.Refuse(execution.ParamChoices, "Ollama gives one answer at a time.")
+		return adapter.Refuse(execution.ParamChoices, "Ollama gives only one answer per request.")
 	case len(s.LogitBias) > 0:
-		return adapter.Refuse(execution.ParamLogitBias, "Ollama has no such parameter.")
+		return adapter.Refuse(execution.ParamLogitBias, "Ollama does not have this parameter.")
 	}
 	r.Logprobs, r.TopLogprobs = s.Logprobs, s.TopLogprobs
 	for _, o := range []struct {
@@ -140,7 +140,7 @@ func (r *request) tools(in *execution.Input) *execution.UnsupportedError {
 		case execution.ToolsNone:
 			return nil
 		default:
-			return adapter.Refuse(execution.ParamToolChoice, "Ollama leaves it to the model whether it calls a tool: only auto and none are possible.")
+			return adapter.Refuse(execution.ParamToolChoice, "Ollama lets the model decide whether to call a tool: only auto and none are supported.")
 		}
 	}
 	if p := in.ParallelToolCalls; p != nil && !*p && len(in.Tools) > 0 {
@@ -165,7 +165,7 @@ func (r *request) think(in *execution.Reasoning, own json.RawMessage, model stri
 		return nil
 	}
 	if _, ok := adapter.BudgetOf(effort); !ok {
-		return adapter.Refuse(execution.ParamReasoningEffort, "There is no such effort; possible are none, minimal, low, medium, high and xhigh.")
+		return adapter.Refuse(execution.ParamReasoningEffort, "The effort must be none, minimal, low, medium, high or xhigh.")
 	}
 	switch {
 	case effort == "none":

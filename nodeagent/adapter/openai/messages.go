@@ -128,10 +128,10 @@ func newPart(message, part int, p *execution.Part) (contentPart, *execution.Unsu
 		case p.Data != "":
 			return contentPart{Type: "image_url", ImageURL: &imageURL{dataURL(p), p.Detail}}, nil
 		}
-		return refuse("The Chat Completions protocol takes images by URL or in the request, not by the id of a file.")
+		return refuse("The Chat Completions API takes images by URL or in the request, not by file id.")
 	case execution.PartAudio:
 		if p.Data == "" {
-			return refuse("The Chat Completions protocol takes audio in the request only.")
+			return refuse("The Chat Completions API takes audio only in the request.")
 		}
 		return contentPart{Type: "input_audio", InputAudio: &inputAudio{p.Data, audioFormat(p)}}, nil
 	case execution.PartFile:
@@ -141,9 +141,9 @@ func newPart(message, part int, p *execution.Part) (contentPart, *execution.Unsu
 		case p.Data != "":
 			return contentPart{Type: "file", File: &file{Name: p.Name, Data: dataURL(p)}}, nil
 		}
-		return refuse("The Chat Completions protocol takes no file by its URL.")
+		return refuse("The Chat Completions API does not take files by URL.")
 	}
-	return refuse("The Chat Completions protocol has no such content.")
+	return refuse("The Chat Completions API does not have this content.")
 }
 
 func dataURL(p *execution.Part) string {

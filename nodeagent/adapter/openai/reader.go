@@ -73,7 +73,7 @@ func (r *reader) take(e *adapter.ServerEvent) (stop bool, err error) {
 	case len(e.Data) == 0:
 		return false, nil
 	case !openai.WellFormed(e.Data) || e.Data[0] != '{':
-		return false, adapter.Malformed("a chunk of the provider's stream is no JSON object")
+		return false, adapter.Malformed("a chunk of the provider's stream is not a JSON object")
 	}
 	return r.chunk(e.Data, string(e.Name) == "error")
 }

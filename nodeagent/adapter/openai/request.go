@@ -148,7 +148,7 @@ func (r *request) sampling(s *execution.Sampling, spec adapter.Spec) *execution.
 }
 
 func unknownToOpenAI(p execution.Param) *execution.UnsupportedError {
-	return adapter.Refuse(p, "OpenAI's API does not know this parameter.")
+	return adapter.Refuse(p, "OpenAI's API does not have this parameter.")
 }
 
 func (r *request) tools(in *execution.Input) {
