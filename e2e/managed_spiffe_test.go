@@ -117,7 +117,7 @@ func (m *managed) takenBack(t *testing.T, agent *workloadtest.Agent) {
 	if err := agent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	m.nodes[0].line("gives no new identity", 60*time.Second)
+	m.nodes[0].line("returns no new identity", 60*time.Second)
 	generation := m.node("gpu-1").generation()
 	agent.Give(m.svid(t, m.path("ca-2"), "node", "gpu-1"))
 	m.renewed(t, "gpu-1", generation)

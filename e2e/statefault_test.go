@@ -95,10 +95,10 @@ func TestStateDeletedThenRestarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, stderr, err := tryIOP(t, s.env, "edge", "--listen", strings.TrimPrefix(s.url, "http://"), "--admin-listen", strings.TrimPrefix(s.admin, "http://"))
-	if err == nil || !strings.Contains(stderr, "the pepper of a former state lies beside it") {
+	if err == nil || !strings.Contains(stderr, "the pepper of an earlier state is next to it") {
 		t.Errorf("started: %v, %s", err, stderr)
 	}
-	if out, _, err := tryIOP(t, s.env, "doctor", "edge"); err == nil || !strings.Contains(out, "former state") {
+	if out, _, err := tryIOP(t, s.env, "doctor", "edge"); err == nil || !strings.Contains(out, "earlier state") {
 		t.Errorf("the doctor found %s", out)
 	}
 	if _, err := os.Stat(path); err == nil {

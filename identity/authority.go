@@ -127,12 +127,12 @@ func OpenAuthority(dir string) (*Authority, error) {
 	defer clear(keyData)
 	pair, err := tls.X509KeyPair(certData, keyData)
 	if err != nil {
-		return nil, fmt.Errorf("%s: no private key that belongs to %s", keyPath, authorityCert)
+		return nil, fmt.Errorf("%s: no private key that matches %s", keyPath, authorityCert)
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	certificate := pair.Leaf
 	if !ok || checkAuthority(certificate) != nil || len(certificate.PermittedURIDomains) != 1 {
-		return nil, fmt.Errorf("%s is not an authority that iop ca init has made", dir)
+		return nil, fmt.Errorf("%s is not an authority created by iop ca init", dir)
 	}
 	domain := TrustDomain(certificate.PermittedURIDomains[0])
 	if err := domain.Validate(); err != nil {

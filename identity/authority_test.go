@@ -275,7 +275,7 @@ func TestIssueNearTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Issue(Request{Role: RoleNode, Name: "x"}); err == nil || !strings.Contains(err.Error(), "authority itself ends") {
+	if _, err := a.Issue(Request{Role: RoleNode, Name: "x"}); err == nil || !strings.Contains(err.Error(), "authority itself expires") {
 		t.Errorf("a certificate outlives its authority: %v", err)
 	}
 	if _, err := a.Issue(Request{Role: RoleNode, Name: "x", TTL: time.Hour}); err != nil {
@@ -296,7 +296,7 @@ func TestOpenAuthorityRefuses(t *testing.T) {
 	if err := os.Rename(filepath.Join(b.dir, authorityKey), key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenAuthority(a.dir); err == nil || !strings.Contains(err.Error(), "no private key that belongs") {
+	if _, err := OpenAuthority(a.dir); err == nil || !strings.Contains(err.Error(), "no private key that matches") {
 		t.Errorf("another's key: %v", err)
 	}
 	if _, err := OpenAuthority(t.TempDir()); err == nil {

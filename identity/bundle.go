@@ -94,9 +94,9 @@ func parseCertificates(data []byte) (certificates []*x509.Certificate, err error
 	// pem.Decode skips what it can't read, so what began must be counted.
 	switch {
 	case announced != len(certificates) || bytes.Contains(data, begin):
-		return nil, fmt.Errorf("only %d of %d PEM blocks can be read: the file is damaged or not all there", len(certificates), announced)
+		return nil, fmt.Errorf("only %d of %d PEM blocks can be read: the file is damaged or incomplete", len(certificates), announced)
 	case announced == 0:
-		return nil, errors.New("there is no PEM certificate")
+		return nil, errors.New("no PEM certificate found")
 	}
 	return certificates, nil
 }

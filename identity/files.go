@@ -176,7 +176,7 @@ func (f *Files) take(s *fileSet) error {
 	if err != nil {
 		// The first set's error is OpenFiles' alone: there is nothing yet that could stay in force.
 		if _, none := f.current(); f.fault(err) && none == nil {
-			f.logger.Error("identity: the files were refused, the old ones stay in force", "error", err)
+			f.logger.Error("identity: the new files were rejected; the old ones stay in use", "error", err)
 		}
 		return err
 	}
@@ -204,7 +204,7 @@ func (f *Files) parse(s *fileSet) (*material, error) {
 	}
 	pair, err := tls.X509KeyPair(certificatePEM(chain[0].Raw), s.key)
 	if err != nil {
-		return nil, fmt.Errorf("%s: no private key that belongs to the certificate", f.config.KeyFile)
+		return nil, fmt.Errorf("%s: no private key that matches the certificate", f.config.KeyFile)
 	}
 	next, err := newMaterial(f.id, chain, pair.PrivateKey, f.inForce(bundle))
 	if err != nil {
@@ -219,7 +219,7 @@ func (f *Files) checkLater(next *material) error {
 	if err != nil || before.certificate.Leaf.Equal(next.certificate.Leaf) || next.notAfter.After(before.notAfter) {
 		return nil
 	}
-	return fmt.Errorf("%s: the certificate ends at %s, not later than the one in force (%s)", f.config.CertFile,
+	return fmt.Errorf("%s: the certificate expires at %s, not later than the one in use (%s)", f.config.CertFile,
 		next.notAfter.UTC().Format(time.RFC3339), before.notAfter.UTC().Format(time.RFC3339))
 }
 
@@ -233,7 +233,7 @@ func readFile(path string, private bool) ([]byte, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
+		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {

@@ -94,10 +94,10 @@ func TestFilesAreValidatedAtStart(t *testing.T) {
 		{"no certificate", func(f *fileIdentity) { os.Remove(f.config.CertFile) }, "no such file"},
 		{"no key", func(f *fileIdentity) { os.Remove(f.config.KeyFile) }, "no such file"},
 		{"no bundle", func(f *fileIdentity) { os.Remove(f.config.BundleFile) }, "no such file"},
-		{"key of another", func(f *fileIdentity) { f.write(f.config.KeyFile, keyPEM(t, other)) }, "no private key that belongs"},
-		{"key that is none", func(f *fileIdentity) { f.write(f.config.KeyFile, []byte("canary-secret")) }, "no private key that belongs"},
+		{"key of another", func(f *fileIdentity) { f.write(f.config.KeyFile, keyPEM(t, other)) }, "no private key that matches"},
+		{"key that is none", func(f *fileIdentity) { f.write(f.config.KeyFile, []byte("canary-secret")) }, "no private key that matches"},
 		{"key for all to read", func(f *fileIdentity) { os.Chmod(f.config.KeyFile, 0o640) }, "set it to 0600"},
-		{"a directory", func(f *fileIdentity) { f.config.CertFile = filepath.Dir(f.config.CertFile) }, "no regular file"},
+		{"a directory", func(f *fileIdentity) { f.config.CertFile = filepath.Dir(f.config.CertFile) }, "not a regular file"},
 		{"too long", func(f *fileIdentity) { f.write(f.config.BundleFile, bytes.Repeat([]byte("x"), maxPEMFile+1)) }, "longer than"},
 		{"somebody else's", func(f *fileIdentity) { f.put(sign(ca, leafOf("spiffe://example.org/node/gpu-2")), ca) }, "it is not " + string(nodeID)},
 		{"an Edge's", func(f *fileIdentity) { f.put(sign(ca, leafOf(edgeID)), ca) }, "does not allow this end"},
@@ -208,7 +208,7 @@ func TestFilesHalfWritten(t *testing.T) {
 		f.write(f.config.CertFile, certificatePEM(second.Raw)) // and not its key
 		time.Sleep(3 * defaultPoll)
 		stays("certificate without its key")
-		if lines := strings.Count(f.log.String(), "no private key that belongs"); lines != 1 {
+		if lines := strings.Count(f.log.String(), "no private key that matches"); lines != 1 {
 			t.Errorf("told %d times:\n%s", lines, f.log)
 		}
 		f.write(f.config.KeyFile, keyPEM(t, second))
@@ -240,7 +240,7 @@ func TestFilesReload(t *testing.T) {
 	}
 
 	f.put(first, ca)
-	if err := files.Reload(); err == nil || !strings.Contains(err.Error(), "not later than the one in force") {
+	if err := files.Reload(); err == nil || !strings.Contains(err.Error(), "not later than the one in use") {
 		t.Errorf("an older certificate: %v", err)
 	}
 	shows(t, files, longer)
@@ -272,7 +272,7 @@ func TestFilesExpireBetweenLoads(t *testing.T) {
 		f.put(lasting(ca, nodeID, time.Hour), ca)
 		files := f.open()
 		time.Sleep(time.Hour)
-		if _, err := files.Certificate(); err == nil || !strings.Contains(err.Error(), "ended at") {
+		if _, err := files.Certificate(); err == nil || !strings.Contains(err.Error(), "expired at") {
 			t.Errorf("after its end: %v", err)
 		}
 		server := showing(sign(ca, leafOf(edgeID)))

@@ -105,7 +105,7 @@ func ValidateName(name string) error {
 		return fmt.Errorf("a name must have 1 to %d characters", MaxNameLength)
 	}
 	if name == "." || name == ".." {
-		return errors.New("a name can't be dots alone")
+		return errors.New("a name can't consist of dots only")
 	}
 	for i := range len(name) {
 		c := name[i]

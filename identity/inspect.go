@@ -44,7 +44,7 @@ func Inspect(data []byte, now time.Time) (all []Description, err error) {
 		all = append(all, d)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("there is no PEM certificate or certificate request")
+		return nil, errors.New("no PEM certificate found or certificate request")
 	}
 	return all, nil
 }
@@ -64,7 +64,7 @@ func describeBlock(block *pem.Block, now time.Time) (Description, error) {
 		}
 		return describeRequest(r), nil
 	case strings.HasSuffix(block.Type, "PRIVATE KEY"):
-		return Description{}, errors.New("it is a private key, and nothing of it is shown")
+		return Description{}, errors.New("it is a private key, which is not shown")
 	}
 	return Description{}, fmt.Errorf("it is %.40q, neither a certificate nor a request", block.Type)
 }

@@ -92,7 +92,7 @@ func (a *Authority) Issue(r Request) (*Issued, error) {
 	}
 	issued := &Issued{ID: id, Certificate: certificate, key: key}
 	if err := a.note(issued); err != nil {
-		return nil, fmt.Errorf("nothing is issued that can't be noted: %w", err)
+		return nil, fmt.Errorf("not issued, because it can't be recorded: %w", err)
 	}
 	return issued, nil
 }
@@ -138,7 +138,7 @@ func (a *Authority) keyOfCSR(data []byte) (crypto.PublicKey, error) {
 func parseCSR(data []byte) (*x509.CertificateRequest, error) {
 	block, rest := pem.Decode(data)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" && block.Type != "NEW CERTIFICATE REQUEST" {
-		return nil, errors.New("certificate request: there is no PEM block of that type at its start")
+		return nil, errors.New("certificate request: it does not begin with a PEM block of that type")
 	}
 	if more, _ := pem.Decode(rest); more != nil {
 		return nil, errors.New("certificate request: there is more than one PEM block")
@@ -160,7 +160,7 @@ func (a *Authority) leafTemplate(id ID, ttl time.Duration) (*x509.Certificate, e
 	}
 	now := time.Now()
 	if now.Add(ttl).After(a.certificate.NotAfter) {
-		return nil, fmt.Errorf("the authority itself ends at %s: make a new one and put both into the bundles",
+		return nil, fmt.Errorf("the authority itself expires at %s: create a new one and put both into the bundles",
 			a.certificate.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return &x509.Certificate{

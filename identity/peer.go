@@ -78,7 +78,7 @@ func (p *Peer) StillTrusted(src Source, now time.Time) error {
 	case bundle != last.bundle:
 		return p.verifyAgain(bundle, now)
 	case !now.Before(last.notAfter):
-		return &RefusedError{Reason: Expired, ID: p.ID, Err: errors.New("its certificate has ended")}
+		return &RefusedError{Reason: Expired, ID: p.ID, Err: errors.New("its certificate has expired")}
 	}
 	return nil
 }

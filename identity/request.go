@@ -49,7 +49,7 @@ func (r *KeyRequest) Deliver(dir string) (csrPath, keyPath string, err error) {
 	csrPath, keyPath = base+".csr", base+".key"
 	for _, path := range []string{keyPath, csrPath} {
 		if _, err := os.Lstat(path); err == nil {
-			return "", "", fmt.Errorf("%s exists already, and is not replaced", path)
+			return "", "", fmt.Errorf("%s already exists and is not replaced", path)
 		}
 	}
 	if err := createFile(keyPath, r.key(), 0o600, false); err != nil {

@@ -72,7 +72,7 @@ func newMaterial(id ID, chain []*x509.Certificate, key crypto.PrivateKey, bundle
 	}
 	public, ok := signer.Public().(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !public.Equal(chain[0].PublicKey) {
-		return nil, fmt.Errorf("certificate for %s: the key is of another certificate", id)
+		return nil, fmt.Errorf("certificate for %s: the key belongs to another certificate", id)
 	}
 	certificate := &tls.Certificate{PrivateKey: key, Leaf: chain[0]}
 	for _, c := range chain {
@@ -106,7 +106,7 @@ func (h *holder) Certificate() (*tls.Certificate, error) {
 	case m.certificate == nil:
 		return nil, errNoCertificate
 	case !time.Now().Before(m.notAfter):
-		return nil, fmt.Errorf("the certificate for %s ended at %s", h.id, m.notAfter.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("the certificate for %s expired at %s", h.id, m.notAfter.UTC().Format(time.RFC3339))
 	}
 	return m.certificate, nil
 }

@@ -71,7 +71,7 @@ func askAllow(peer *Peer, allow func(*Peer) error) error {
 
 func expectEdge(src Source, edge ID) (expectation, error) {
 	if edge.Validate() != nil || edge.Role() != RoleEdge {
-		return expectation{}, refuse(WrongPeer, "no Edge was named to connect to")
+		return expectation{}, refuse(WrongPeer, "no Edge was given to connect to")
 	}
 	return expectation{domain: src.ID().TrustDomain(), role: RoleEdge, id: edge}, nil
 }

@@ -75,7 +75,7 @@ func verifyChain(leaf *x509.Certificate, between []*x509.Certificate, bundle *Bu
 	case best.chain == nil:
 		return verified{}, fault
 	case !now.Before(best.notAfter): // x509 accepts the last instant
-		return verified{}, refuse(Expired, "the chain ended at %s", best.notAfter.UTC().Format(time.RFC3339))
+		return verified{}, refuse(Expired, "the chain expired at %s", best.notAfter.UTC().Format(time.RFC3339))
 	}
 	return best, nil
 }
@@ -147,7 +147,7 @@ func verifyName(leaf *x509.Certificate, want expectation) (ID, error) {
 	case err != nil:
 		return "", refuse(WrongName, "%w", err)
 	case id.TrustDomain() != want.domain:
-		return "", &RefusedError{WrongTrustDomain, id, errors.New("it is not of our trust domain")}
+		return "", &RefusedError{WrongTrustDomain, id, errors.New("it is from another trust domain")}
 	case id.Role() != want.role:
 		return "", &RefusedError{WrongRole, id, errors.New("it has the other role")}
 	case want.id != "" && id != want.id:

@@ -94,7 +94,7 @@ func workloadAddress(address string) (string, error) {
 		return "", fmt.Errorf("workload API: %w", err)
 	}
 	if u, err := url.Parse(address); err == nil && u.Scheme == "tcp" && !net.ParseIP(u.Hostname()).IsLoopback() {
-		return "", errors.New("workload API: a TCP address must be of this machine: keys come over it in the clear")
+		return "", errors.New("workload API: a TCP address must be on this machine: keys are sent over it in the clear")
 	}
 	return address, nil
 }
@@ -173,7 +173,7 @@ func (h watcher) OnX509ContextWatchError(err error) {
 
 func (w *Workload) note(err error) {
 	if w.fault(err) {
-		w.logger.Error("identity: the workload API gives no new identity", "id", w.id, "error", err)
+		w.logger.Error("identity: the workload API returns no new identity", "id", w.id, "error", err)
 	}
 }
 
@@ -196,7 +196,7 @@ func (w *Workload) take(update *workloadapi.X509Context) error {
 		w.logger.Info("identity: updated", "id", w.id, "serial", now.Serial, "not_after", now.NotAfter, "roots", now.Roots)
 		return nil
 	}
-	err = fmt.Errorf("the agent gives %d identities to this process, and %s is not among them", len(update.SVIDs), w.id)
+	err = fmt.Errorf("the agent returns %d identities for this process, and %s is not among them", len(update.SVIDs), w.id)
 	w.note(err) // as there
 	w.withdraw(bundle)
 	return err
@@ -210,7 +210,7 @@ func (w *Workload) bundleOf(update *workloadapi.X509Context) (*Bundle, error) {
 	}
 	given, ok := update.Bundles.Get(domain)
 	if !ok {
-		return nil, fmt.Errorf("the agent gives no bundle of %s", w.id.TrustDomain())
+		return nil, fmt.Errorf("the agent returns no bundle of %s", w.id.TrustDomain())
 	}
 	bundle, err := NewBundle(given.X509Authorities())
 	if err != nil {

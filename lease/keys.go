@@ -107,7 +107,7 @@ func signingKeyOf(key *ecdsa.PrivateKey) (*signingKey, error) {
 type TooEarlyError struct{ At time.Time }
 
 func (e *TooEarlyError) Error() string {
-	return "the next signing key has not been announced long enough; it may be used from " + e.At.UTC().Format(time.RFC3339)
+	return "the next signing key has not been announced long enough; it can be used from " + e.At.UTC().Format(time.RFC3339)
 }
 
 // Rotate makes the next key the current one and announces another next one. The former current key goes on verifying

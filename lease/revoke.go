@@ -22,9 +22,9 @@ type Revocation struct {
 func (r Revocation) Validate() error {
 	switch {
 	case r == Revocation{}:
-		return errors.New("a revocation that names nothing")
+		return errors.New("a revocation without a target")
 	case r.Below != 0 && r.Slot == "":
-		return errors.New("a revocation of a revision that names no slot")
+		return errors.New("a revocation of a revision without a slot")
 	}
 	return nil
 }

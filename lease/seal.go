@@ -90,7 +90,7 @@ func (s *Sealer) Seal(b Binding, credential Secret, to *RecipientPublic) (token 
 	value := credential.Reveal()
 	defer clear(value)
 	if value == nil {
-		return nil, "", time.Time{}, errors.New("lease: there is no credential")
+		return nil, "", time.Time{}, errors.New("lease: no credential")
 	}
 	token, err = s.seal(&claims, value, to)
 	if err != nil {

@@ -86,12 +86,12 @@ func readAdminToken(files secretFiles) (string, error) {
 func checkAdminToken(token string) error {
 	if strings.HasPrefix(token, string(adminToken)) {
 		if _, ok := adminToken.parse(token); !ok {
-			return errors.New("the token is damaged: remove the file to have a new one made")
+			return errors.New("the token is damaged: remove the file, and a new one is created")
 		}
 		return nil
 	}
 	if len(token) < minAdminToken {
-		return fmt.Errorf("the token must have at least %d characters: remove the file to have one made", minAdminToken)
+		return fmt.Errorf("the token must have at least %d characters: remove the file, and one is created", minAdminToken)
 	}
 	different := make(map[byte]bool)
 	for i := range len(token) {
@@ -101,7 +101,7 @@ func checkAdminToken(token string) error {
 		different[token[i]] = true
 	}
 	if len(different) < 8 {
-		return errors.New("the token is too regular: remove the file to have one made")
+		return errors.New("the token is too regular: remove the file, and one is created")
 	}
 	return nil
 }

@@ -144,7 +144,7 @@ const maxReason = 64
 // complete checks what must be there, and gives the entry what a row needs.
 func (e AuditEntry) complete() (AuditEntry, error) {
 	if e.Actor == "" || e.Action == 0 || e.Outcome == 0 {
-		return AuditEntry{}, errors.New("an audit entry must say who did what with which outcome")
+		return AuditEntry{}, errors.New("an audit entry needs an actor, an action and an outcome")
 	}
 	if e.ID == "" {
 		e.ID = newAuditID()

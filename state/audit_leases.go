@@ -148,9 +148,9 @@ func (s *Store) writeLeases(ctx context.Context) {
 			wake(s.leases.work)
 		}
 		if err != nil && !failing {
-			slog.Warn("state: the audit of leases is not written down; it is tried again", "error", err)
+			slog.Warn("state: could not write the audit of leases; retrying", "error", err)
 		} else if err == nil && failing {
-			slog.Info("state: the audit of leases is written down again")
+			slog.Info("state: the audit of leases is written again")
 		}
 		failing = err != nil
 	}

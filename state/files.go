@@ -123,9 +123,9 @@ func refuseOrphans(at location) error {
 	}
 	switch {
 	case noPepper == nil:
-		return orphaned(fmt.Sprintf("%s %s, but the pepper of a former state lies beside it: restore the database from a backup; or, to begin anew with no keys, tokens and usage, remove %s", at.path, how, pepper))
+		return orphaned(fmt.Sprintf("%s %s, but the pepper of an earlier state is next to it: restore the database from a backup; or, to start over without keys, tokens and usage, remove %s", at.path, how, pepper))
 	case noWAL == nil && wal.Size() > 0:
-		return orphaned(fmt.Sprintf("%s %s, but its write-ahead log lies beside it: restore the database from a backup; or, to begin anew, remove %s-wal", at.path, how, at.path))
+		return orphaned(fmt.Sprintf("%s %s, but its write-ahead log is next to it: restore the database from a backup; or, to start over, remove %s-wal", at.path, how, at.path))
 	}
 	return nil
 }

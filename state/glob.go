@@ -27,7 +27,7 @@ func CheckGlob(pattern string) error {
 	}
 	for _, r := range pattern {
 		if unicode.IsSpace(r) || !unicode.IsPrint(r) {
-			return fmt.Errorf("pattern %q holds a space or a character that does not print", pattern)
+			return fmt.Errorf("pattern %q holds a space or an unprintable character", pattern)
 		}
 		if strings.ContainsRune(`[]{}\,`, r) {
 			return fmt.Errorf("pattern %q holds %q: only '*' and '?' have a meaning, and one of []{}\\, is no part of a model's name", pattern, r)

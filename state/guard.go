@@ -53,12 +53,12 @@ type FaultError struct {
 func (e *FaultError) Error() string {
 	do := map[Fault]string{
 		FaultDeleted:     "put the same file back, or stop the Edge, restore a backup and start it",
-		FaultReplaced:    "stop the Edge before its state is exchanged, and start it after",
+		FaultReplaced:    "stop the Edge before replacing its state, and start it afterwards",
 		FaultDamaged:     "stop the Edge, restore a backup and start it",
-		FaultUnreachable: "see to the directory's owner and mode, and to the disk",
+		FaultUnreachable: "check the directory's owner and mode, and the disk",
 		FaultPepper:      "restore the pepper before the Edge is started again",
 	}[e.Fault]
-	return fmt.Sprintf("the state's files are at fault (%s): %s; %s", e.Fault, e.Detail, do)
+	return fmt.Sprintf("the state's files have a fault (%s): %s; %s", e.Fault, e.Detail, do)
 }
 
 // Public is what anybody may know of it: no paths.
@@ -98,11 +98,11 @@ func (f Failure) String() string {
 func (f Failure) Reason() string {
 	return [...]string{
 		"",
-		"its files are at fault",
+		"its files have a fault",
 		"another process has held the database's lock for too long",
 		"the disk is full",
 		"the file or its disk is read-only",
-		"the disk failed, a quota or a limit of the size of files was reached, or the file could not be opened",
+		"the disk failed, a quota or a file size limit was reached, or the file could not be opened",
 		"the database is damaged",
 	}[min(f, failures-1)]
 }
@@ -253,7 +253,7 @@ func (f guarded) look() *FaultError {
 	case err != nil:
 		return &FaultError{FaultUnreachable, err.Error()}
 	case !os.SameFile(info, f.info):
-		return &FaultError{FaultReplaced, f.path + " is another file than the one that was opened"}
+		return &FaultError{FaultReplaced, f.path + " is not the file that was opened"}
 	case f.database && info.Size() == 0:
 		return &FaultError{FaultDamaged, f.path + " was emptied"}
 	}

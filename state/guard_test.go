@@ -198,7 +198,7 @@ func TestCheckFindsDamage(t *testing.T) {
 	}
 	sound := openURL(t, "sqlite://"+closedWith(t, 400))
 	sound.checkAll(t.Context(), slog.New(slog.NewTextHandler(&logs, nil)))
-	if f := sound.Fault(); f != nil || !strings.Contains(logs.String(), "sound") {
+	if f := sound.Fault(); f != nil || !strings.Contains(logs.String(), "it is intact") {
 		t.Errorf("found %v: %s", f, &logs)
 	}
 }

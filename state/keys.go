@@ -164,7 +164,7 @@ func (s *Store) insertToken(ctx context.Context, q querier, kind tokenKind, quer
 	return "", Secret{}, errNoFreeID
 }
 
-var errNoFreeID = errors.New("found no free id")
+var errNoFreeID = errors.New("could not find a free id")
 
 // Keys returns all keys, revoked and expired ones too, the oldest first.
 func (s *Store) Keys(ctx context.Context) ([]Key, error) {

@@ -114,7 +114,7 @@ func parseMasterKeys(content string) ([]MasterKey, error) {
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("master key: there is none in it")
+		return nil, errors.New("master key: the file holds none")
 	}
 	if err := checkMasterKeys(keys); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func parseMasterKeys(content string) ([]MasterKey, error) {
 }
 
 func parseMasterKey(line string) (MasterKey, error) {
-	damaged := errors.New("it is no master key or is damaged: keys are made by iop, not by hand")
+	damaged := errors.New("it is not a master key or is damaged: create keys with iop, not by hand")
 	digits, ok := strings.CutPrefix(line, masterKeyPrefix)
 	if !ok || len(digits) != 2*(masterKeyIDSize+masterKeySize) {
 		return MasterKey{}, damaged
@@ -203,7 +203,7 @@ func masterKeyFile(keys ...MasterKey) string {
 
 func checkMasterKeys(keys []MasterKey) error {
 	if len(keys) > maxMasterKeys {
-		return fmt.Errorf("master key: at most %d may be known at once: remove those that seal nothing any more", maxMasterKeys)
+		return fmt.Errorf("master key: at most %d may be known at once: remove those that no longer seal anything", maxMasterKeys)
 	}
 	seen := make(map[MasterKeyID]bool)
 	for _, key := range keys {
@@ -211,7 +211,7 @@ func checkMasterKeys(keys []MasterKey) error {
 			return errors.New("master key: one is empty")
 		}
 		if seen[key.id] {
-			return fmt.Errorf("master key: %s stands twice", key.id)
+			return fmt.Errorf("master key: %s is listed twice", key.id)
 		}
 		seen[key.id] = true
 	}

@@ -21,7 +21,7 @@ var (
 	// ErrNodeReserved says that a valid join token is bound to the name, and the one presented is bound to none.
 	ErrNodeReserved = errors.New("the node name is reserved for the join token that is bound to it")
 	// ErrTooManyNodes says that the name is free, and the token has as many names as it may.
-	ErrTooManyNodes = errors.New("the join token has as many node names as it may")
+	ErrTooManyNodes = errors.New("the join token has reached its limit of node names")
 )
 
 // ClaimNode gives a Node's name to the join token, if it is free, the token's own already, or held by a token that is

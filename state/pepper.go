@@ -148,7 +148,7 @@ func parsePeppers(content string) (*peppers, error) {
 			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
 		if all.byVersion[version] != nil {
-			return nil, fmt.Errorf("line %d: version %d stands twice", number, version)
+			return nil, fmt.Errorf("line %d: version %d is listed twice", number, version)
 		}
 		p := newPepper(version, key)
 		all.byVersion[version] = p
@@ -187,7 +187,7 @@ func (all *peppers) prove(ctx context.Context, tx *sql.Tx, proofs map[int64]stri
 			return fmt.Errorf("the file lacks version %d, which the state was written with: restore it", version)
 		}
 		if p.proof() != proof {
-			return fmt.Errorf("version %d is another one than the state was written with: restore the file", version)
+			return fmt.Errorf("version %d is not the one that the state was written with: restore the file", version)
 		}
 	}
 	for version, p := range all.byVersion {

@@ -27,14 +27,14 @@ func TestOpenRefusesWrongPepper(t *testing.T) {
 	const hex = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 	for name, test := range map[string]struct{ content, want string }{
 		"lost":           {"", "missing"},
-		"another":        {"1 " + hex, "version 1 is another one"},
+		"another":        {"1 " + hex, "version 1 is not the one"},
 		"another number": {"2 " + hex, "lacks version 1"},
 		"no pepper":      {"# nothing\n\n", "no pepper"},
 		"no number":      {hex, "line 1: it must begin with a version"},
 		"zero":           {"0 " + hex, "line 1: it must begin with a version"},
 		"short":          {"1 " + hex[2:], "line 1: after the version"},
 		"not hex":        {"#\n1 x" + hex[1:], "line 2: after the version"},
-		"twice":          {"1 " + hex + "\n1 " + hex, "line 2: version 1 stands twice"},
+		"twice":          {"1 " + hex + "\n1 " + hex, "line 2: version 1 is listed twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, pepper, _ := closedState(t)

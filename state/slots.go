@@ -38,7 +38,7 @@ type SlotSpec struct {
 }
 
 // ErrSameValue refuses, for a slot whose value was to be replaced at the provider, that very value.
-var ErrSameValue = errors.New("the value is the revoked one: have the provider make another")
+var ErrSameValue = errors.New("the value is the revoked one: create another at the provider")
 
 // slotRow is a slot as the database has it.
 type slotRow struct {

@@ -79,7 +79,7 @@ func (c *KeyChange) check(now time.Time) error {
 		return fault("priority", "must be -%d to %[1]d", maxPriority)
 	}
 	if c.Expires != nil && !c.Expires.IsZero() && !c.Expires.After(now) {
-		return fault("expires", "must lie in the future")
+		return fault("expires", "must be in the future")
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func checkName(field, name string) error {
 	}
 	for _, r := range name {
 		if !unicode.IsPrint(r) {
-			return fault(field, "must not hold control or other characters that do not print (%U)", r)
+			return fault(field, "must not hold control or other unprintable characters (%U)", r)
 		}
 	}
 	return nil

@@ -164,7 +164,7 @@ func parseURL(url string) (location, error) {
 	scheme, path, ok := strings.Cut(url, "://")
 	switch {
 	case !ok:
-		return location{}, fmt.Errorf("state URL: it has no known form: %s", examples)
+		return location{}, fmt.Errorf("state URL: unknown form: %s", examples)
 	case scheme == "postgres" || scheme == "postgresql":
 		return location{}, errors.New("state URL: PostgreSQL is not built in yet: use sqlite://")
 	case scheme != "sqlite":

@@ -16,9 +16,9 @@ import (
 
 func TestOpenRefusesURLs(t *testing.T) {
 	for url, want := range map[string]string{
-		"":                                "no known form",
-		"iop.db":                          "no known form",
-		"sqlite:iop.db":                   "no known form",
+		"":                                "unknown form",
+		"iop.db":                          "unknown form",
+		"sqlite:iop.db":                   "unknown form",
 		"sqlite://":                       "file's name is missing",
 		"sqlite:///":                      "file's name is missing",
 		"sqlite:///var/lib/":              "file's name is missing",
@@ -27,7 +27,7 @@ func TestOpenRefusesURLs(t *testing.T) {
 		"postgres://iop:hunter2@db/iop":   "not built in yet",
 		"postgresql://iop:hunter2@db/iop": "not built in yet",
 		"mysql://iop:hunter2@db/iop":      `unknown scheme "mysql"`,
-		"hunter2":                         "no known form",
+		"hunter2":                         "unknown form",
 		"sqlite:///x.db#hunter2":          "no options",
 		"sqlite:///x\x00.db":              "no options",
 	} {

@@ -82,7 +82,7 @@ func ParseDimension(name string) (Dimension, error) {
 		}
 		names = append(names, d.String())
 	}
-	return 0, fault("by", "%q is none of %s", name, strings.Join(names, ", "))
+	return 0, fault("by", "%q is not one of %s", name, strings.Join(names, ", "))
 }
 
 // outcomeColumn scans an outcome's number as its name.

@@ -75,7 +75,7 @@ func (s *Store) keepHouse(ctx context.Context) {
 		case now := <-ticker.C:
 			s.keys.prune(now)
 			if err := s.flushUses(ctx); err != nil && ctx.Err() == nil {
-				slog.Warn("state: when keys were last used is not written down; it is tried again", "error", err)
+				slog.Warn("state: could not write when keys were last used; retrying", "error", err)
 			}
 		}
 	}

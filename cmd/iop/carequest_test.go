@@ -40,7 +40,7 @@ func TestCARequestReplacesNothing(t *testing.T) {
 		caSite(t)
 		putFile(t, there, []byte("mine"))
 		status, _, stderr := execute(t, "ca", "request", "--role", "node", "--name", "a", "--trust-domain", "x.org")
-		if status != exitFailed || !strings.Contains(stderr, there+" exists already") {
+		if status != exitFailed || !strings.Contains(stderr, there+" already exists") {
 			t.Errorf("%s: status %d: %s", there, status, stderr)
 		}
 		files, err := os.ReadDir(".")
