@@ -20,12 +20,12 @@ func newDoctorNodeCommand() *cobra.Command {
 		Use:   "node",
 		Short: "Check a Node: settings, files, the way to the Edge, clocks, inference servers",
 		Long: `Check a Node: its settings and the modes of its files, the way to the Edge through
-whatever proxies there are, the Edge's certificate, whether the Edge takes the
-join token or the certificate with this name, labels and models, both clocks, and the inference servers: whether
-they answer, which models they have, and how many runs each gets at once.
+any proxies, the Edge's certificate, both clocks, and whether the Edge accepts the
+join token or certificate with this name, labels and models. Check the inference
+servers: whether they answer, their models, and how many runs each gets at once.
 
-The Edge sees a connection that ends before it registers; a Node that runs is not
-disturbed. Inference servers are asked what a Node asks them.`,
+The Edge sees a connection that ends before it registers. A running Node is not
+disturbed. Inference servers get the same requests as from a Node.`,
 		Example: `  iop doctor node --edge wss://edge.example.org/tunnel/v1 --join-token-file token
   iop doctor node --provider vllm=http://127.0.0.1:8000 --json`,
 	}

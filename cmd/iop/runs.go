@@ -24,8 +24,8 @@ func newRunsCommand() *cobra.Command {
 		Short: "List active and recent runs; --follow prints each run as it ends",
 		Long: `List the active runs and the most recent ended ones. With --follow it also prints
 each run as it ends, until Ctrl-C. For runs that ended badly, STATE shows the code
-and DETAIL what the Node reported, which clients never see. TOKENS are estimates after
-a ~.`,
+and DETAIL what the Node reported, which clients never see. A ~ marks TOKENS that
+are estimated.`,
 		Example: `  iop runs --limit 20
   iop runs --run-state active --node gpu-3
   iop runs --follow
