@@ -52,7 +52,7 @@ func TestTwoNodesOfOneName(t *testing.T) {
 	if out := iop(t, s.env, "nodes"); !strings.Contains(out, "flapping") {
 		t.Errorf("iop nodes prints\n%s", out)
 	}
-	if out := iop(t, s.env, "nodes", "show", "gpu-1"); !strings.Contains(out, "another process of this name at 127.0.0.1:") {
+	if out := iop(t, s.env, "nodes", "show", "gpu-1"); !strings.Contains(out, "another process uses this name at 127.0.0.1:") {
 		t.Errorf("iop nodes show prints\n%s", out)
 	}
 	stop()

@@ -158,7 +158,7 @@ func (m *managed) joinToken(t *testing.T) {
 	env := []string{"IOP_NODE_JOIN_TOKEN=" + made.Token, "IOP_NODE_NAME=gpu-7"}
 	p := start(t, "token", env, "node", "--edge", "ws"+strings.TrimPrefix(m.url, "http")+"/tunnel/v1", "--provider", "sim="+m.sim.url)
 	m.nodes = append(m.nodes, p)
-	p.line("runs in managed mode", patience)
+	p.line("in managed mode Nodes connect to IOP_EDGE_TUNNEL_LISTEN", patience)
 	p.stop(patience)
 	res, body := m.do("GET", "/tunnel/v1", nil, http.Header{"Authorization": {"Bearer " + made.Token}})
 	if res.StatusCode != http.StatusNotFound || !strings.Contains(string(body), "managed mode") {

@@ -356,7 +356,7 @@ func (s *story) pulls(t *testing.T) {
 		.observe(document.querySelector("#pulls-0"), {subtree: true, attributes: true, childList: true}); undefined`, nil)
 	s.fill(form("ollama")+" input[name=model]", "qwen3:4b")
 	s.press(form("ollama") + " button")
-	s.shows("qwen3:4b is there.")
+	s.shows("qwen3:4b was pulled.")
 	s.until("its progress rose to the whole", "window.seen.length > 5 && window.seen.at(-1) === 1 && window.seen.every((v, i) => i === 0 || v >= window.seen[i - 1])")
 	s.until("it is in the list", "document.querySelector('#model-ollama-qwen3\\\\:4b')")
 	s.until("the Node has it", "document.querySelector('#provider-ollama').innerText.includes('qwen3:4b')")

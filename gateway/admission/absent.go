@@ -50,6 +50,20 @@ func (w *Waiter) Absent() bool {
 	return !w.absent.IsZero()
 }
 
+// Resting reports whether the request waits because each target that could run it rests after failures.
+func (w *Waiter) Resting() bool {
+	w.ctl.mu.Lock()
+	defer w.ctl.mu.Unlock()
+	for _, g := range w.line.groups {
+		for _, x := range g.all {
+			if x.inService && !x.place.engine.rest.resting {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // setAbsent notes since when no target is connected for w; the zero time: one is.
 func (w *Waiter) setAbsent(since time.Time) {
 	switch l := w.line; {

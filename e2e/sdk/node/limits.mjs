@@ -15,7 +15,7 @@ check("limits/requests", async () => {
   }
   const e = await limited(c);
   same([e.status, e.code, e.type], [429, "rate_limit_exceeded", "rate_limit_error"]);
-  holds(e.message.includes("3 requests a minute"), e.message);
+  holds(e.message.includes("3 requests per minute"), e.message);
   const wait = Number(e.headers.get("retry-after"));
   holds(wait >= 1 && wait <= 20, `Retry-After ${wait}`);
 });
@@ -55,7 +55,7 @@ check("limits/concurrency", async () => {
   const stream = await ask(c, { stream: true, user: "sim:tokens=100000,itl=20ms" });
   for await (const _ of stream) {
     const e = await limited(c);
-    holds(e.message.includes("1 requests at once"), e.message);
+    holds(e.message.includes("1 concurrent requests"), e.message);
     break;
   }
   await ask(client({ key: WORLD.keys.concurrency, maxRetries: 5 }));

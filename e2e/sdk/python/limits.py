@@ -31,7 +31,7 @@ def requests():
     e = limited(c)
     same(e.code, "rate_limit_exceeded")
     same(e.type, "rate_limit_error")
-    assert "3 requests a minute" in str(e), e
+    assert "3 requests per minute" in str(e), e
     assert 1 <= int(e.response.headers["retry-after"]) <= 20, e.response.headers
 
 
@@ -67,7 +67,7 @@ def concurrency():
     with ask(c, stream=True, user="sim:tokens=100000,itl=20ms") as stream:
         next(iter(stream))
         e = limited(c)
-        assert "1 requests at once" in str(e), e
+        assert "1 concurrent requests" in str(e), e
     again = client(WORLD["keys"]["concurrency"], max_retries=5)
     ask(again)
 
