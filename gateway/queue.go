@@ -100,10 +100,10 @@ func (x *exchange) queueTimeout() time.Duration {
 }
 
 // holdsHead reports whether the head is held back, as the request waits for a target to be connected, or to have rested after
-// failures, and not in a queue: a refusal that follows is then a status.
+// failures, and not in a queue, or after a target failed: a refusal that follows is then a status.
 func (x *exchange) holdsHead() bool {
 	return x.waiter != nil && x.reply.status == 0 && x.news.when != newsNow && time.Since(x.news.began) < heldHead &&
-		(x.waiter.Absent() || x.waiter.Resting() || x.admitted())
+		(len(x.avoid) > 0 || x.waiter.Absent() || x.waiter.Resting() || x.admitted())
 }
 
 // admitted reports whether admission has answered the request. The end of the grace and a ping can be due at the same moment:
