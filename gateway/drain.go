@@ -1,40 +1,25 @@
 package gateway
 
 import (
-	"sync"
 	"time"
+
+	"iop/execution/drainlog"
 )
 
-// drainNews is how often a drain looks whether what it waits for has changed; a change is one line.
-const drainNews = 2 * time.Second
-
-// sayDraining logs what the drain waits for, and again as that changes. What it returns ends that; it must be called.
-func (s *Server) sayDraining() (stop func()) {
-	began, until := time.Now(), time.Now().Add(s.cfg.DrainTimeout)
+// logDrain logs what the drain waits for until the returned function is called, which must be.
+func (s *Server) logDrain() (stop func()) {
+	began := time.Now()
 	_, queued := s.adm.Counts()
-	runs := s.runs.live.Load()
-	s.log.Info("draining", "runs", runs-int64(queued), "queued", queued, "timeout", s.cfg.DrainTimeout.String(), "until", until.Format(time.RFC3339),
+	stop = drainlog.Start(s.log, s.cfg.DrainTimeout, s.activeRuns, "queued", queued,
 		"note", "no new requests; queued ones are refused, runs may finish; a second signal ends them at once")
-	var watch sync.WaitGroup
-	done := make(chan struct{})
-	watch.Go(func() {
-		tick := time.NewTicker(drainNews)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-			}
-			if now := s.runs.live.Load(); now != runs {
-				runs = now
-				s.log.Info("still draining", "runs", runs, "left", max(0, time.Until(until)).Round(time.Second).String())
-			}
-		}
-	})
 	return func() {
-		close(done)
-		watch.Wait()
+		stop()
 		s.log.Info("drained", "runs", s.runs.live.Load(), "took", time.Since(began).Round(time.Millisecond).String())
 	}
+}
+
+// activeRuns is how many runs have left the queue and not ended.
+func (s *Server) activeRuns() int64 {
+	_, queued := s.adm.Counts()
+	return s.runs.live.Load() - int64(queued)
 }

@@ -21,8 +21,8 @@ const (
 	// would leave no time for anything else.
 	newsInterval = time.Second
 	newsPerPlace = 10 * time.Millisecond
-	// heldHead is how long a head is held back at most while no target is connected, so that the refusal after the default
-	// grace is still a status, which SDKs retry. It is a little more than that grace, and not much: see keepAlive.
+	// heldHead is how long a head is held back at most, see holdsHead, so that the refusal after the default grace of a route
+	// without a connected target is still a status. It is a little more than that grace, and not much: see keepAlive.
 	heldHead = admission.DefaultGrace + time.Second
 )
 
@@ -99,8 +99,8 @@ func (x *exchange) queueTimeout() time.Duration {
 	return x.s.cfg.QueueTimeout
 }
 
-// holdsHead reports whether the head is held back, as the request waits for a target to be connected, or to have rested after
-// failures, and not in a queue, or after a target failed: a refusal that follows is then a status.
+// holdsHead reports whether the head is held back: what the request waits for may end with a refusal, which SDKs retry only as
+// a status. So it is while no target is connected, while each one rests, after one has failed, and once admission has answered.
 func (x *exchange) holdsHead() bool {
 	return x.waiter != nil && x.reply.status == 0 && x.news.when != newsNow && time.Since(x.news.began) < heldHead &&
 		(len(x.avoid) > 0 || x.waiter.Absent() || x.waiter.Resting() || x.admitted())

@@ -318,6 +318,27 @@ func TestShortWaitKeepsItsStatus(t *testing.T) {
 	})
 }
 
+// TestHeadIsHeldBackWhileATargetRests: a stream that waits for a provider's Retry-After to pass is in no queue, and the refusal
+// that may follow is a status, which SDKs retry.
+func TestHeadIsHeldBackWhileATargetRests(t *testing.T) {
+	bubble(t, nil, func(_ context.Context, run *tunnel.NodeRun) {
+		_ = run.Head(head(429, "application/json", "retry-after", "3"))
+		_ = run.Write([]byte(errorBody("slow down")), false)
+		run.End(execution.Terminal{Outcome: execution.Completed, Phase: execution.PhaseProviderDone})
+	}, state.KeySpec{Name: "test"}, func(send sender) {
+		for _, queued := range []string{"0", "3000"} {
+			resp, err := send(strings.NewReader(`{"model":"m","stream":true}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "3" || resp.Header.Get("X-Iop-Queue-Ms") != queued {
+				t.Errorf("got %d, %v, want it after %s ms", resp.StatusCode, resp.Header, queued)
+			}
+		}
+	})
+}
+
 // TestHeadIsHeldBackWhereNobodyIs: without a target there is no queue to tell of, and the refusal after the grace is a status,
 // unless the client asked or the grace is longer than a connection may be silent.
 func TestHeadIsHeldBackWhereNobodyIs(t *testing.T) {

@@ -308,7 +308,7 @@ func serve(srv *http.Server, l net.Listener) error {
 // drain takes no new runs and waits for the live ones: those that are not done in time are cancelled, and their clients
 // told. Nodes are told at once to go elsewhere. The listener stays open meanwhile, so that a balancer sees /readyz fail.
 func (s *Server) drain() {
-	defer s.sayDraining()()
+	defer s.logDrain()()
 	s.draining.Store(true)
 	s.adm.Close() // who waits is told to come again
 	s.bodies.close()

@@ -211,7 +211,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return a.result(err)
 	case <-ctx.Done():
 	}
-	defer a.sayDraining()()
+	defer a.logDrain()()
 	drain, cancel := context.WithTimeout(a.stopping, a.cfg.DrainTimeout)
 	defer cancel()
 	if err := a.supervisor.Drain(drain); err != nil && a.stopping.Err() == nil {

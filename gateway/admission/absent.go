@@ -50,13 +50,14 @@ func (w *Waiter) Absent() bool {
 	return !w.absent.IsZero()
 }
 
-// Resting reports whether the request waits because each target that could run it rests after failures.
+// Resting reports whether each target that could run the request rests after failures, so that it waits for these rests, and
+// for no other request.
 func (w *Waiter) Resting() bool {
 	w.ctl.mu.Lock()
 	defer w.ctl.mu.Unlock()
 	for _, g := range w.line.groups {
 		for _, x := range g.all {
-			if x.inService && !x.place.engine.rest.resting {
+			if x.inService && !x.place.engine.rest.resting && x.place.ability.serves(w.request.need()) {
 				return false
 			}
 		}

@@ -69,6 +69,9 @@ func TestGrace(t *testing.T) {
 			c.Offer("b", 1, 0, nil, offer(1, "m"))
 			a, b := acquire(t, c, "m"), acquire(t, c, "m")
 			w := queue(t, c, admission.Request{Route: to("m")})
+			if w.Absent() || w.Resting() {
+				t.Error("it waits for something else than a place")
+			}
 			stillWaits(t, w, 10*time.Minute)
 			c.Remove("a", 1)
 			stillWaits(t, w, 10*time.Minute)
@@ -164,6 +167,9 @@ func TestGrace(t *testing.T) {
 			trip(t, c, admission.Request{Route: to("m")})
 			ticket := acquire(t, c, "m")
 			w := queue(t, c, admission.Request{Route: to("m")})
+			if w.Absent() || !w.Resting() {
+				t.Error("it waits for something else than the breaker")
+			}
 			stillWaits(t, w, 10*time.Minute)
 			ticket.Release()
 			result(t, w).Release()
@@ -172,6 +178,9 @@ func TestGrace(t *testing.T) {
 			c.Offer("n", 1, 0, nil, offer(1, "m"))
 			acquire(t, c, "m").Refused(time.Minute)
 			w := queue(t, c, admission.Request{Route: to("m")})
+			if w.Absent() || !w.Resting() {
+				t.Error("it waits for something else than the rest")
+			}
 			stillWaits(t, w, 45*time.Second)
 			time.Sleep(15 * time.Second)
 			synctest.Wait()
