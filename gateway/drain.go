@@ -7,10 +7,10 @@ import (
 )
 
 // logDrain logs what the drain waits for until the returned function is called, which must be.
-func (s *Server) logDrain() (stop func()) {
+func (s *Server) logDrain() func() {
 	began := time.Now()
 	_, queued := s.adm.Counts()
-	stop = drainlog.Start(s.log, s.cfg.DrainTimeout, s.activeRuns, "queued", queued,
+	stop := drainlog.Start(s.log, s.cfg.DrainTimeout, s.activeRuns, "queued", queued,
 		"note", "no new requests; queued ones are refused, runs may finish; a second signal ends them at once")
 	return func() {
 		stop()

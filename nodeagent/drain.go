@@ -11,6 +11,6 @@ func (a *Agent) openRuns() (n int64) {
 }
 
 // logDrain logs what the drain waits for until the returned function is called, which must be.
-func (a *Agent) logDrain() (stop func()) {
+func (a *Agent) logDrain() func() {
 	return drainlog.Start(a.log, a.cfg.DrainTimeout, a.openRuns, "note", "no new runs; open ones may finish; a second signal ends them at once")
 }
