@@ -314,6 +314,9 @@ func (q *AuditQuery) compose() (_ string, args []any, limit int, err error) {
 		if filter.value != "" {
 			args = append(args, usageText(filter.value))
 			text.WriteString(` AND ` + filter.column + ` = $` + strconv.Itoa(len(args)))
+			if filter.partial {
+				text.WriteString(` AND ` + filter.column + ` <> ''`)
+			}
 		}
 	}
 	for i, action := range q.Actions {
@@ -325,11 +328,17 @@ func (q *AuditQuery) compose() (_ string, args []any, limit int, err error) {
 	return text.String() + auditOrder + strconv.Itoa(limit+1), args, limit, nil
 }
 
-func (q *AuditQuery) filters() []struct{ column, value string } {
-	return []struct{ column, value string }{
-		{`actor`, q.Actor}, {`slot`, string(q.Slot)}, {`profile`, string(q.Profile)}, {`node`, string(q.Node)},
-		{`lease`, string(q.Lease)}, {`run`, string(q.Run)}, {`key_id`, string(q.Key)}, {`join_token`, string(q.JoinToken)},
-		{`source`, q.Source},
+// auditFilter is a column and the value that it must have; empty: any.
+type auditFilter struct {
+	column, value string
+	partial       bool // the column's index lacks empty values, and SQLite uses it only for a query that says so, too
+}
+
+func (q *AuditQuery) filters() []auditFilter {
+	return []auditFilter{
+		{`actor`, q.Actor, false}, {`slot`, string(q.Slot), false}, {`profile`, string(q.Profile), false},
+		{`node`, string(q.Node), false}, {`lease`, string(q.Lease), false}, {`run`, string(q.Run), false},
+		{`key_id`, string(q.Key), true}, {`join_token`, string(q.JoinToken), true}, {`source`, q.Source, false},
 	}
 }
 

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -164,5 +165,38 @@ func TestLongChange(t *testing.T) {
 	got := entriesOf(t, s, AuditQuery{})
 	if len(got) != 1 || len(got[0]) > maxChangeText+50 || !strings.HasSuffix(got[0], "...") || strings.ContainsRune(got[0], '\uFFFD') {
 		t.Errorf("%q", got)
+	}
+}
+
+// The few entries about a key or a join token are found without reading those about leases, which are millions: the use of
+// a token is looked for while no other change of the state gets in.
+func TestAuditIndexes(t *testing.T) {
+	s := openURL(t, "sqlite::memory:")
+	plan := func(query string, args ...any) string {
+		t.Helper()
+		steps, err := queryAll(t.Context(), s.db.read, func(rows *sql.Rows) (step string, err error) {
+			var id, parent, unused int
+			err = rows.Scan(&id, &parent, &unused, &step)
+			return step, err
+		}, "EXPLAIN QUERY PLAN "+query, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(steps, "; ")
+	}
+	for index, q := range map[string]AuditQuery{
+		"audit_by_key": {Key: "k"}, "audit_by_join_token": {JoinToken: "j"}, "audit_by_slot": {Slot: "s"}, "audit_by_lease": {Lease: "l"},
+		"audit_by_run": {Run: "r"}, "audit_by_time": {},
+	} {
+		query, args, _, err := q.compose()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := plan(query, args...); !strings.Contains(got, index+" ") || strings.Contains(got, "SCAN") {
+			t.Errorf("%s: %s", index, got)
+		}
+	}
+	if got := plan(queryTokenUsed, "j", "gpu-1", int64(1)); !strings.Contains(got, "audit_by_join_token (join_token=? AND at>?)") {
+		t.Errorf("the use of a join token: %s", got)
 	}
 }

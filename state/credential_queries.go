@@ -85,8 +85,9 @@ const (
 
 	auditBefore = ` AND (at, id) < ($3, $4)`
 
-	// queryTokenUsed finds that the join token $1 got the Node's name $2 after $3.
-	queryTokenUsed = `SELECT id FROM audit WHERE join_token = $1 AND at > $3 AND node = $2 AND action = 25 LIMIT 1`
+	// queryTokenUsed finds that the join token $1 got the Node's name $2 after $3. SQLite uses the partial index
+	// audit_by_join_token only where the query repeats its condition.
+	queryTokenUsed = `SELECT id FROM audit WHERE join_token = $1 AND join_token <> '' AND at > $3 AND node = $2 AND action = 25 LIMIT 1`
 
 	auditOrder = ` ORDER BY at DESC, id DESC LIMIT `
 
