@@ -155,7 +155,7 @@ func removedOf(name string, was *Route, next *Table) Change {
 		return c
 	}
 	c.Detail = "removed; a model with this name that a Node advertises is served to everyone"
-	c.Opens = len(was.limits(&Route{})) > 0
+	c.Opens = len(was.limits(&next.base)) > 0
 	return c
 }
 

@@ -50,6 +50,10 @@ func TestChanges(t *testing.T) {
 		{"and closes it", served[:len(served)-1] + ", {model: m}]", served, []string{"m: removed; a model with this name is reached only through the route a, which limits it (principals, caps)"}},
 		{"a route without limits goes", "routes: [{model: a, targets: [{model: m}]}]", "routes: []", []string{"a: removed; a model with this name that a Node advertises is served to everyone"}},
 		{"a route with a time limit goes", "routes: [{model: a, timeouts: {total: 1m}}]", "routes: []", []string{"!a: removed; a model with this name that a Node advertises is served to everyone"}},
+		{"a route with the time limit of all goes", "routes: [{model: a}]\ndefaults: {timeouts: {total: 1m}}", "routes: []\ndefaults: {timeouts: {total: 1m}}",
+			[]string{"a: removed; a model with this name that a Node advertises is served to everyone"}},
+		{"and that limit with it", "routes: [{model: a}]\ndefaults: {timeouts: {total: 1m}}", "routes: []", []string{
+			"!a: removed; a model with this name that a Node advertises is served to everyone", "models that no route names: changed: timeouts"}},
 		{"defaults of advertised models", "routes: []", "routes: []\ndefaults: {queue_limit: 5}", []string{"models that no route names: changed: queue_limit"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
