@@ -39,9 +39,7 @@ func printTable(w io.Writer, header string, rows [][]string) error {
 	fmt.Fprintln(table, strings.ReplaceAll(header, " ", "\t"))
 	for _, row := range rows {
 		for i, cell := range row {
-			if row[i] = onTerminal(cell); cell == "" {
-				row[i] = "-"
-			}
+			row[i] = orDash(cell)
 		}
 		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
@@ -58,6 +56,9 @@ func onTerminal(s string) string {
 	}, s)
 }
 
+// orDash is text for a terminal, with a dash in place of nothing.
+func orDash(s string) string { return cmp.Or(onTerminal(s), "-") }
+
 // ago says how long ago a time was, in the largest unit that fits; empty for never.
 func ago(t *time.Time) string {
 	if t == nil || t.IsZero() {
@@ -65,6 +66,9 @@ func ago(t *time.Time) string {
 	}
 	return brief(time.Since(*t))
 }
+
+// briefMS is brief of milliseconds.
+func briefMS(ms float64) string { return brief(time.Duration(ms * float64(time.Millisecond))) }
 
 // brief writes a duration in its largest unit.
 func brief(d time.Duration) string {
@@ -97,7 +101,7 @@ func printNumbers(w io.Writer, header []string, text int, rows [][]string) error
 	widths := make([]int, len(header))
 	for _, row := range rows {
 		for i := range row {
-			row[i] = cmp.Or(onTerminal(row[i]), "-")
+			row[i] = orDash(row[i])
 		}
 	}
 	for _, row := range append([][]string{header}, rows...) {

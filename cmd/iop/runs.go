@@ -60,7 +60,7 @@ are estimated.`,
 		for i := range list.Data {
 			rows = append(rows, runRow(&list.Data[i]))
 		}
-		return printTable(cmd.OutOrStdout(), "RUN STATE KEY ROUTE NODE PROVIDER STARTED QUEUE TOOK TOKENS REASON DETAIL", rows)
+		return printTable(cmd.OutOrStdout(), runHeader, rows)
 	}
 	cmd.AddCommand(newRunShowCommand())
 	return cmd
@@ -125,37 +125,50 @@ func printRunLine(w io.Writer, line []byte, asJSON bool) error {
 	if err := json.Unmarshal(line, &run); err != nil {
 		return fmt.Errorf("the response is not from an admin API of this version: %w", err)
 	}
-	row := runRow(&run)
-	row[6] = run.Started.Local().Format(time.TimeOnly)
-	for i := range row {
-		row[i] = cmp.Or(onTerminal(row[i]), "-")
-	}
+	v := viewRun(&run)
 	_, err := fmt.Fprintf(w, "%s  %s  %-24s  %-12s  %-20s  %s/%s  queue %s  took %s  tokens %s  %s  %s\n",
-		row[6], row[0], row[1], row[2], row[3], row[4], row[5], row[7], row[8], row[9], row[10], row[11])
+		run.Started.Local().Format(time.TimeOnly), orDash(string(run.ID)), orDash(v.state), orDash(v.key), orDash(v.route), orDash(string(run.Node)),
+		orDash(string(run.Provider)), v.queue, v.took, orDash(v.tokens), orDash(run.Reason), orDash(run.Detail))
 	return err
 }
 
-func runRow(r *admin.Run) []string {
-	state := r.State
+// runView is what is shown of a run in words of its own.
+type runView struct {
+	state       string // with the code of a run that ended badly
+	key         string // its name, or its id
+	route       string // or the model, where there is none
+	queue, took string
+	tokens      string // input+output; empty: not known
+}
+
+func viewRun(r *admin.Run) runView {
+	v := runView{
+		state: r.State, key: cmp.Or(r.KeyName, string(r.Key)), route: cmp.Or(r.Route, r.Model),
+		queue: brief(time.Duration(r.QueueMS) * time.Millisecond), took: briefMS(r.DurationMS),
+	}
 	switch {
 	case r.State == "active":
-		state = r.Phase
+		v.state = r.Phase
 	case r.State == "ended" && r.Code == "":
-		state = r.Outcome
+		v.state = r.Outcome
 	case r.State == "ended":
-		state = r.Outcome + ": " + r.Code
+		v.state = r.Outcome + ": " + r.Code
 	}
-	tokens := ""
 	if r.Usage != nil {
-		tokens = fmt.Sprintf("%d+%d", r.Usage.Input, r.Usage.Output)
+		v.tokens = fmt.Sprintf("%d+%d", r.Usage.Input, r.Usage.Output)
 		if r.Usage.Estimated {
-			tokens = "~" + tokens
+			v.tokens = "~" + v.tokens
 		}
 	}
-	return []string{
-		string(r.ID), state, cmp.Or(r.KeyName, string(r.Key)), cmp.Or(r.Route, r.Model), string(r.Node), string(r.Provider), ago(&r.Started),
-		brief(time.Duration(r.QueueMS) * time.Millisecond), brief(time.Duration(r.DurationMS * float64(time.Millisecond))), tokens, r.Reason, r.Detail,
-	}
+	return v
+}
+
+// runHeader names the cells of runRow.
+const runHeader = "RUN STATE KEY ROUTE NODE PROVIDER STARTED QUEUE TOOK TOKENS REASON DETAIL"
+
+func runRow(r *admin.Run) []string {
+	v := viewRun(r)
+	return []string{string(r.ID), v.state, v.key, v.route, string(r.Node), string(r.Provider), ago(&r.Started), v.queue, v.took, v.tokens, r.Reason, r.Detail}
 }
 
 func newCancelCommand() *cobra.Command {

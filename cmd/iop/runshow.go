@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"net/url"
@@ -19,8 +18,9 @@ func newRunShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show RUN",
 		Short: "Show one run",
-		Long: `Show one run: who asked for what, where it ran and why there, its times, and how
-it ended. DETAIL is what the Node knows, which clients never see.`,
+		Long: `Show one run: its key and model, the Node and provider, the reason why they were
+chosen, its times and its result. The detail is what the Node reported; clients
+never see it.`,
 		Example: "  iop runs show run_4x2k…\n  iop runs show run_4x2k… --json",
 		Args:    exactly("the run's id"),
 	}
@@ -44,19 +44,18 @@ it ended. DETAIL is what the Node knows, which clients never see.`,
 
 // printRun writes what is known of a run, a line for each.
 func printRun(w io.Writer, r *admin.Run) error {
-	cells := runRow(r)
-	ttfb := ""
+	v, ttfb := viewRun(r), ""
 	if r.TTFBMS > 0 {
-		ttfb = brief(time.Duration(r.TTFBMS * float64(time.Millisecond)))
+		ttfb = briefMS(r.TTFBMS)
 	}
 	for _, line := range [][2]string{
-		{"run", string(r.ID)}, {"request", r.RequestID}, {"state", cells[1]}, {"status", zeroless(r.Status)},
+		{"run", string(r.ID)}, {"request", r.RequestID}, {"state", v.state}, {"status", zeroless(r.Status)},
 		{"key", strings.TrimSpace(string(r.Key) + " " + r.Principal)}, {"operation", r.Operation},
 		{"model", r.Model}, {"route", r.Route}, {"node", string(r.Node)}, {"provider", string(r.Provider)}, {"reason", r.Reason},
-		{"attempts", zeroless(r.Attempts)}, {"started", r.Started.Local().Format(time.DateTime)}, {"queued", cells[7]},
-		{"first byte", ttfb}, {"took", cells[8]}, {"tokens", cells[9]}, {"detail", r.Detail},
+		{"attempts", zeroless(r.Attempts)}, {"started", r.Started.Local().Format(time.DateTime)}, {"queued", v.queue},
+		{"first byte", ttfb}, {"took", v.took}, {"tokens", v.tokens}, {"detail", r.Detail},
 	} {
-		if _, err := fmt.Fprintf(w, "%-12s %s\n", line[0], cmp.Or(onTerminal(line[1]), "-")); err != nil {
+		if _, err := fmt.Fprintf(w, "%-12s %s\n", line[0], orDash(line[1])); err != nil {
 			return err
 		}
 	}

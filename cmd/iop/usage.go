@@ -199,7 +199,7 @@ func usageCells(r *admin.UsageRow) []string {
 	for _, ms := range usageTimes(r) {
 		cell := ""
 		if ms > 0 {
-			cell = brief(time.Duration(ms * float64(time.Millisecond)))
+			cell = briefMS(ms)
 		}
 		cells = append(cells, cell)
 	}
