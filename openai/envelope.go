@@ -275,34 +275,22 @@ func (p *envelopeParser) takeNested(i int, name string, watch bool, take func(ex
 	if i >= len(p.b) || p.b[i] != '{' {
 		return p.value(i, 1), nil
 	}
-	if i = p.space(i + 1); i < len(p.b) && p.b[i] == '}' {
-		return i + 1, nil
-	}
-	for done := false; !done; {
-		start := i
-		end, val := p.memberName(i)
-		if val < 0 {
-			return -1, nil
-		}
-		exact, match := matches(p.b[start+1:end-1], p.escaped, name)
+	var err *Error
+	i = p.eachMember(i, 2, func(key []byte, escaped bool, val int) (end int) {
+		exact, match := matches(key, escaped, name)
 		if watch {
-			i = p.watchMember(p.b[start+1:end-1], p.escaped, val, 2, watched{bit: anyModelBit})
+			end = p.watchMember(key, escaped, val, 2, watched{bit: anyModelBit})
 		} else {
-			i = p.value(val, 2)
+			end = p.value(val, 2)
 		}
-		if i < 0 {
-			return -1, nil
-		}
-		if match {
-			if err := take(exact, span{val, i}); err != nil {
-				return 0, err
+		if end >= 0 && match {
+			if err = take(exact, span{val, end}); err != nil {
+				return -1
 			}
 		}
-		if i, done = p.next(i, '}'); i < 0 {
-			return -1, nil
-		}
-	}
-	return i, nil
+		return end
+	})
+	return i, err
 }
 
 // Prompt returns the value of messages, prompt or input as the client wrote it, of the first of these that is there

@@ -27,10 +27,10 @@ func (f *StreamFilter) failed(failure []byte) {
 // textNames are the names of members of a chunk that have text for the client, as they end.
 var textNames = [...][]byte{[]byte(`content"`), []byte(`text"`), []byte(`reasoning"`), []byte(`arguments"`), []byte(`response"`), []byte(`thinking"`)}
 
-// shortChunk is the longest chunk of chat, or line of Ollama's, of which the text is not looked at: one without text has as much.
+// shortChunk is the longest chunk of chat, or line of Ollama's, whose text is not measured: one without text is as long.
 const shortChunk = 160
 
-// chunkTokens is TokensIn for a chunk that is looked at. In a string the names would have escaped quotes.
+// chunkTokens is TokensIn for a chunk whose shape is not known. In a string the names would have escaped quotes.
 func chunkTokens(chunk []byte) int {
 	if len(chunk) <= shortChunk {
 		return 1

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -62,8 +61,8 @@ var (
 )
 
 // isNamed reports whether some reader could take a member's name for this one.
-func isNamed(key []byte, name string) bool {
-	_, match := matches(key, bytes.IndexByte(key, '\\') >= 0, name)
+func isNamed(key []byte, escaped bool, name string) bool {
+	_, match := matches(key, escaped, name)
 	return match
 }
 

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"bytes"
-	"slices"
 
 	"iop/execution"
 )
@@ -11,7 +10,7 @@ import (
 // Brackets are counted from the end: what a request made its provider repeat stands deeper, or in a string.
 type tailMembers struct {
 	b     []byte
-	i     int // what is before it was not looked at
+	i     int // where the next step backwards begins
 	depth int // open brackets
 	want  int // the depth of the members
 	end   int // of the value that comes next
@@ -97,7 +96,7 @@ func tailUsage(u execution.Usage, data []byte, kind StreamKind) execution.Usage 
 			}
 		case "prompt_eval_count", "eval_count":
 			if kind == StreamOllama && wellFormed(t.val) {
-				u = mergeUsage(u, slices.Concat([]byte(`{"`), t.key, []byte(`":`), t.val, []byte(`}`)))
+				u = mergeCount(u, t.key, t.val)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"math"
+	"slices"
 	"strconv"
 
 	"iop/execution"
@@ -47,6 +48,11 @@ func mergeUsage(u execution.Usage, obj []byte) execution.Usage {
 	set(&u.Cached, c.cached, &known)
 	set(&u.Reasoning, c.reasoning, &known)
 	return u
+}
+
+// mergeCount is mergeUsage for a single member.
+func mergeCount(u execution.Usage, name, value []byte) execution.Usage {
+	return mergeUsage(u, slices.Concat([]byte(`{"`), name, []byte(`":`), value, []byte(`}`)))
 }
 
 func set(dst *int64, n int64, known *bool) {

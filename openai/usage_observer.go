@@ -2,7 +2,6 @@ package openai
 
 import (
 	"bytes"
-	"slices"
 
 	"iop/execution"
 )
@@ -239,7 +238,7 @@ func (o *UsageObserver) endMember() {
 			o.usage = parseUsage(o.value)
 		}
 	} else {
-		o.native = mergeUsage(o.native, slices.Concat([]byte(`{"`), name, []byte(`":`), o.value, []byte(`}`)))
+		o.native = mergeCount(o.native, name, o.value)
 	}
 }
 

@@ -17,7 +17,7 @@ const anyModel = "*model"
 // modelTails may follow "model" in the name of a member that names models, without delimiters.
 var modelTails = [...]string{"", "s", "id", "ids", "name", "names", "list", "slug", "group"}
 
-// maxModelMember is the longest name that is looked at, in bytes: no known one is near it.
+// maxModelMember is the longest name that is examined, in bytes: no known one is near it.
 const maxModelMember = 64
 
 // namesModel reports whether a member's name, as it is written, says that its value is a model's name.
@@ -166,9 +166,9 @@ func (p *envelopeParser) content(i, depth, level int) int {
 		}
 		return p.eachMember(i, depth+1, func(key []byte, escaped bool, val int) int {
 			switch {
-			case isNamed(key, "tools"), isNamed(key, "tool"):
+			case isNamed(key, escaped, "tools"), isNamed(key, escaped, "tool"):
 				return p.tools(val, depth+1)
-			case level < contentLevels && isNamed(key, "content"):
+			case level < contentLevels && isNamed(key, escaped, "content"):
 				return p.content(val, depth+1, level+1)
 			}
 			return p.value(val, depth+1)
@@ -211,14 +211,14 @@ func (p *envelopeParser) tool(i, depth int, w watched) int {
 		end := p.watchMember(key, escaped, val, depth+1, w)
 		switch {
 		case end < 0:
-		case isNamed(key, "type") && p.b[val] == '"':
+		case isNamed(key, escaped, "type") && p.b[val] == '"':
 			kind := unquote(p.b[val:end])
 			typed = typed || kind != "function" && kind != "custom"
 			clients = true
 			if runsModels(kind) {
 				p.e.steering.add(w.bit)
 			}
-		case isNamed(key, "name"), isNamed(key, "function"):
+		case isNamed(key, escaped, "name"), isNamed(key, escaped, "function"):
 			clients = true
 		}
 		return end
