@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -54,7 +55,7 @@ what it says of itself.`,
 		e.descriptors()
 		e.certificate()
 		e.managed()
-		e.serviceReads()
+		e.serviceReads(os.Geteuid())
 		e.running(ctx)
 	})
 }
@@ -68,12 +69,13 @@ type edgeDoctor struct {
 	files []string // of the state; set by state
 }
 
-// serviceReads examines, for root, whether the Edge's own user can read the files: what root can read proves nothing.
-func (e *edgeDoctor) serviceReads() {
+// serviceReads examines, where the doctor's user (euid) is root, whether the Edge's own user can read the files: what root can read
+// proves nothing.
+func (e *edgeDoctor) serviceReads(euid int) {
 	if len(e.files) == 0 {
 		return
 	}
-	service, other := serviceOf(filepath.Dir(e.files[0]))
+	service, other := serviceOf(filepath.Dir(e.files[0]), euid)
 	if !other {
 		return
 	}
@@ -83,10 +85,19 @@ func (e *edgeDoctor) serviceReads() {
 		if path == "" {
 			continue
 		}
-		if at := service.blocks(path); at != "" {
-			blocked = true
-			e.d.fail("service", "chown "+service.name+" "+at, "the user %s, who owns the state and so runs the Edge, can't read %s", service.name, at)
+		if absolute, err := filepath.Abs(path); err == nil {
+			path = absolute
 		}
+		at := service.blocks(path)
+		if at == "" {
+			continue
+		}
+		blocked = true
+		found, do := "can't read "+path, "chown "+service.name+" "+path
+		if at != path { // a directory above, which may be everybody's or root's own
+			found, do = found+": it can't enter "+at, "move it to a directory that "+service.name+" can enter"
+		}
+		e.d.fail("service", do, "the user %s, who owns the state and so runs the Edge, %s", service.name, found)
 	}
 	if !blocked {
 		e.d.ok("service", "the user %s, who owns the state, can read all files", service.name)
@@ -311,13 +322,7 @@ func (e *edgeDoctor) isEdge(ctx context.Context, base, path string, codes ...str
 	if err != nil {
 		return false
 	}
-	code := reach.Code(body)
-	for _, c := range codes {
-		if c == code {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(codes, reach.Code(body))
 }
 
 // certificate examines what clients are shown.

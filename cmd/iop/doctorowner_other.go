@@ -5,6 +5,6 @@ package main
 // account is a user of this machine.
 type account struct{ name string }
 
-func serviceOf(string) (account, bool) { return account{}, false }
+func serviceOf(string, int) (account, bool) { return account{}, false }
 
 func (a *account) blocks(string) string { return "" }

@@ -57,19 +57,54 @@ func TestStartFaultOfAFile(t *testing.T) {
 	}
 }
 
-// TestDoctorEdgeOfAService: what root can read is judged by the owner of the state.
+// TestDoctorEdgeOfAService: what root can read is judged by the owner of the state. Any user may run it: the doctor takes its user
+// as a parameter, and files that nobody may read are closed to the owner of the state too.
 func TestDoctorEdgeOfAService(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give a directory to another user")
-	}
+	root := os.Geteuid() == 0
 	args, dir := quietEdge(t)
-	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 65534, 65534)); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
+	}
+	if root {
+		if _, other := serviceOf(dir, 0); other {
+			t.Error("root's own state is another user's")
+		}
+		if err := os.Chown(dir, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
 	}
 	routes := writeFile(t, "iop.yaml", "routes:\n  - model: m\n")
-	if err := os.Chmod(routes, 0o600); err != nil {
+	examine := func(euid int) (found diagnosis) {
+		d := doctor{show: func(checkup) {}}
+		e := edgeDoctor{d: &d, config: &edgeSettings{Config: routes}, files: []string{filepath.Join(dir, "iop.db")}}
+		e.serviceReads(euid)
+		return d.diagnosis
+	}
+	if err := os.Chmod(routes, 0); err != nil {
 		t.Fatal(err)
 	}
-	_, d := diagnose(t, append(args, "--config", routes)...)
+	d := examine(0)
 	d.has(t, "service", verdictFailed, "can't read "+routes)
+	if !strings.HasPrefix(d.Checks[0].Do, "chown ") {
+		t.Errorf("%+v", d.Checks)
+	}
+	if d := examine(1000); len(d.Checks) != 0 {
+		t.Errorf("not root: %+v", d.Checks)
+	}
+	if root { // the whole command
+		_, d := diagnose(t, append(args, "--config", routes)...)
+		d.has(t, "service", verdictFailed, "can't read "+routes)
+	}
+	closed := filepath.Dir(routes)
+	if err := errors.Join(os.Chmod(routes, 0o644), os.Chmod(closed, 0)); err != nil {
+		t.Fatal(err)
+	}
+	d = examine(0)
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d.has(t, "service", verdictFailed, "it can't enter "+closed)
+	if strings.Contains(d.Checks[0].Do, "chown") {
+		t.Errorf("a directory is not to be given away: %+v", d.Checks)
+	}
 }

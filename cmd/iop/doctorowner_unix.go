@@ -19,11 +19,11 @@ type account struct {
 	groups []uint32
 }
 
-// serviceOf returns the owner of a state directory, who runs the Edge. False: this process is not root's, or the owner is root, so
-// that what this process can read the Edge can too.
-func serviceOf(dir string) (a account, other bool) {
+// serviceOf returns the owner of a state directory, who runs the Edge. False: this process's user (euid) is not root, or the owner
+// is, so that what this process can read the Edge can too.
+func serviceOf(dir string, euid int) (a account, other bool) {
 	info, err := os.Stat(dir)
-	if err != nil || os.Geteuid() != 0 {
+	if err != nil || euid != 0 {
 		return a, false
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
@@ -43,11 +43,10 @@ func serviceOf(dir string) (a account, other bool) {
 	return a, true
 }
 
-// blocks returns the part of a path that the account may not pass or read; empty: it can read the file. Access control lists are
-// not considered.
+// blocks returns the file itself, or the directory above it, that keeps the account from reading a file of an absolute path; empty:
+// it can. Access control lists are not considered.
 func (a *account) blocks(path string) string {
-	path, err := filepath.Abs(path)
-	if err != nil || !a.may(path, 0o4) {
+	if !a.may(path, 0o4) {
 		return path
 	}
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
