@@ -498,7 +498,7 @@ func (b *badEdge) paths(t *testing.T) {
 			a := rawRequest{method: method, target: target, body: `{"model":"sim-small","messages":[]}`}.send(t, b.stack)
 			read := target
 			if strings.HasSuffix(target, "/chat/completions") {
-				read = "/v1/chat/completions" // an error has the form of whoever meant the path
+				read = "/v1/chat/completions" // the error has the form of the API whose path was meant
 			}
 			want.check(t, b.stack, read, a)
 		})

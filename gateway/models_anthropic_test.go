@@ -3,7 +3,6 @@ package gateway_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,13 +19,7 @@ func (e *edge) modelsAs(path string, header ...string) (*http.Response, string) 
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp := e.do(req)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return resp, string(body)
+	return e.read(req)
 }
 
 // Who names a version of Anthropic's protocol, or has the key where its clients have it, gets its list, model and errors.

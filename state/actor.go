@@ -1,16 +1,19 @@
 package state
 
-import "context"
+import (
+	"context"
+	"net"
+)
 
 // Names of actors in the audit. Leases have the Edge's own id.
 const (
-	ActorAdmin   = "admin"   // whoever called the admin API with the admin token
+	ActorAdmin   = "admin"   // a caller of the admin API with the admin token
 	ActorConsole = "console" // a signed-in session of the console
 	ActorCommand = "command" // a command that opened the state itself
 	ActorLocal   = "local"   // this process, on its own behalf: "iop dev"
 	ActorEdge    = "edge"    // the Edge by itself
 	ActorNode    = "node"    // a Node with a join token
-	ActorUnknown = "unknown" // whoever did not have the admin token
+	ActorUnknown = "unknown" // a caller without the right admin token
 )
 
 // Actor is who makes a change, for the audit.
@@ -18,6 +21,16 @@ type Actor struct {
 	Name    string // one of the above
 	Source  string // the address that the request came from, or the user of a command; empty: there is none
 	Session string // of the console: its name, which is no secret; empty: none
+}
+
+// SourceOf returns a connection's remote address without the port: an Actor's Source. Headers that name another address
+// don't count.
+func SourceOf(remote string) string {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return remote
+	}
+	return host
 }
 
 type actorKey struct{}

@@ -15,8 +15,8 @@ import (
 // KeyID is the public part of an API key: lists, logs and metrics may show it. The zero value is invalid.
 type KeyID string
 
-// keyPrincipal begins the principal of a key that has no owner.
-const keyPrincipal = "key:"
+// KeyPrincipal begins the principal of a key that has no owner, before the key's id. No owner begins so.
+const KeyPrincipal = "key:"
 
 // KeySpec is what an API key is created from.
 type KeySpec struct {
@@ -76,7 +76,7 @@ func (k *Key) Principal() string {
 	case k.principal != "":
 		return k.principal
 	}
-	return keyPrincipal + string(k.ID)
+	return KeyPrincipal + string(k.ID)
 }
 
 // AllowsModel reports whether the key may use a model: one of its Routes matches the whole name, or it has none. '*' in
@@ -137,7 +137,7 @@ func newKey(id string, spec *KeySpec, now time.Time) Key {
 		ID: KeyID(id), Name: spec.Name, Owner: spec.Owner, Routes: slices.Clone(spec.Routes),
 		RPM: spec.RPM, TPM: spec.TPM, Concurrency: spec.Concurrency, MonthlyTokens: spec.MonthlyTokens,
 		Weight: spec.Weight, Priority: spec.Priority, Created: now, Expires: fromMillis(millis(spec.Expires)),
-		principal: keyPrincipal + id,
+		principal: KeyPrincipal + id,
 	}
 }
 
@@ -324,7 +324,7 @@ func scanKey(rows *sql.Rows) (*keyRecord, error) {
 		return nil, fmt.Errorf("read key %q: %w", k.ID, err)
 	}
 	k.Created, k.Expires, k.RevokedAt = fromMillis(created), fromMillis(expires), fromMillis(revoked)
-	k.LastUsed, k.principal = fromMillis(used), keyPrincipal+string(k.ID)
+	k.LastUsed, k.principal = fromMillis(used), KeyPrincipal+string(k.ID)
 	r.usedMinute.Store(used / time.Minute.Milliseconds())
 	return r, nil
 }

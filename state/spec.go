@@ -102,8 +102,8 @@ func (c *KeyChange) checkLimits() error {
 }
 
 func checkOwner(owner string) error {
-	if strings.HasPrefix(owner, keyPrincipal) {
-		return fault("owner", "must not begin with %q, which stands for a key that has no owner", keyPrincipal)
+	if strings.HasPrefix(owner, KeyPrincipal) {
+		return fault("owner", "must not begin with %q, which stands for a key that has no owner", KeyPrincipal)
 	}
 	return checkName("owner", owner)
 }

@@ -23,6 +23,12 @@ func TestConsoleIsAudited(t *testing.T) {
 	r.follow(r.post("/admin/keys/alice/revoke", url.Values{}), "revoked")
 	r.post("/admin/join-tokens", url.Values{"node": {"gpu-3"}})
 	page := r.get("/admin/audit?actor=console")
+	filtered := r.get("/admin/audit?source=127.0.0.1&key=alice")
+	for _, want := range []string{`name="source" value="127.0.0.1"`, `name="key" value="alice"`, ">key_revoked</th>"} {
+		if !strings.Contains(filtered.body, want) || strings.Contains(filtered.body, ">join_token_created</th>") {
+			t.Errorf("the filtered page lacks %s, or shows too much:\n%s", want, filtered.body)
+		}
+	}
 	at, err := url.Parse(r.admin + "/admin/")
 	if err != nil {
 		t.Fatal(err)

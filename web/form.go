@@ -37,7 +37,7 @@ func (f *formFault) Error() string {
 // fieldNames is what pages call the fields whose names differ in the API.
 var fieldNames = map[string]string{
 	"routes": "Models", "rpm": "Requests per minute", "tpm": "Tokens per minute", "concurrency": "Concurrent requests",
-	"monthly_tokens": "Tokens per month", "expires": "Expires", "node": "Node name", "actor": "Who", "key": "Key",
+	"monthly_tokens": "Tokens per month", "expires": "Expires", "node": "Node name", "actor": "Who", "source": "Address", "key": "Key",
 }
 
 // fieldName is what the page calls a field.

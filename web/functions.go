@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"iop/state"
 )
 
 // functions are those that templates call.
@@ -36,7 +38,7 @@ var functions = template.FuncMap{
 
 // ownerOf is the owner that a principal is; empty: it is a key without one.
 func ownerOf(principal string) string {
-	if strings.HasPrefix(principal, "key:") {
+	if strings.HasPrefix(principal, state.KeyPrincipal) {
 		return ""
 	}
 	return principal

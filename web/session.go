@@ -3,7 +3,6 @@ package web
 import (
 	"context"
 	"crypto/rand"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -152,11 +151,7 @@ func (c *console) signedIn(next http.Handler) http.Handler {
 
 // actingAs is a request's context whose changes are the session's.
 func actingAs(r *http.Request, at *session) context.Context {
-	source, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		source = r.RemoteAddr
-	}
-	return state.WithActor(r.Context(), state.Actor{Name: state.ActorConsole, Source: source, Session: at.name})
+	return state.WithActor(r.Context(), state.Actor{Name: state.ActorConsole, Source: state.SourceOf(r.RemoteAddr), Session: at.name})
 }
 
 // noted has the audit note what the context's actor did.

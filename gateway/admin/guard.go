@@ -34,7 +34,7 @@ func (a *api) guard(next http.Handler) http.Handler {
 		case !a.hasToken(r):
 			a.unauthorized(w, r)
 		default:
-			actor := state.Actor{Name: state.ActorAdmin, Source: addressOf(r)}
+			actor := state.Actor{Name: state.ActorAdmin, Source: state.SourceOf(r.RemoteAddr)}
 			next.ServeHTTP(w, r.WithContext(state.WithActor(r.Context(), actor)))
 		}
 	})

@@ -12,9 +12,6 @@ import (
 
 // This file is about the names of keys: where a key is asked for by its id or its name, and where an id is shown.
 
-// keyPrincipal begins the principal of a key without an owner, before its id.
-const keyPrincipal = "key:"
-
 // keyCalled returns the key with that id or name. param is what the request calls it.
 func (a *api) keyCalled(ctx context.Context, param, idOrName string) (state.Key, error) {
 	key, err := a.store.FindKey(ctx, idOrName)
@@ -40,12 +37,12 @@ func (a *api) keyAsked(r *http.Request, param string) (state.KeyID, error) {
 // principalAsked is the principal that a filter means: "key:" may be followed by a key's name as well as by its id.
 func (a *api) principalAsked(r *http.Request) (string, error) {
 	text := r.URL.Query().Get("principal")
-	name, ok := strings.CutPrefix(text, keyPrincipal)
+	name, ok := strings.CutPrefix(text, state.KeyPrincipal)
 	if !ok {
 		return text, nil
 	}
 	key, err := a.keyCalled(r.Context(), "principal", name)
-	return keyPrincipal + string(key.ID), err
+	return state.KeyPrincipal + string(key.ID), err
 }
 
 // keyNames are the names of keys by their ids.
@@ -53,8 +50,8 @@ type keyNames map[state.KeyID]string
 
 // principal is a principal as people read it: "key:" and the name for a key without an owner. An owner can't begin so.
 func (n keyNames) principal(p string) string {
-	if id, ok := strings.CutPrefix(p, keyPrincipal); ok && n[state.KeyID(id)] != "" {
-		return keyPrincipal + n[state.KeyID(id)]
+	if id, ok := strings.CutPrefix(p, state.KeyPrincipal); ok && n[state.KeyID(id)] != "" {
+		return state.KeyPrincipal + n[state.KeyID(id)]
 	}
 	return p
 }

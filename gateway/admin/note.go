@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
 
@@ -39,7 +38,7 @@ func (a *api) wrongToken(r *http.Request, where string, action state.AuditAction
 	wait := a.guesses.wrong(r, where)
 	if before, yes := a.guesses.forAudit(); yes {
 		entry := state.AuditEntry{
-			Actor: state.ActorUnknown, Action: action, Outcome: state.AuditRefused, Reason: "wrong_token", Source: addressOf(r),
+			Actor: state.ActorUnknown, Action: action, Outcome: state.AuditRefused, Reason: "wrong_token", Source: state.SourceOf(r.RemoteAddr),
 		}
 		if before > 0 {
 			entry.Detail = fmt.Sprintf("%d more since the entry before", before)
@@ -47,13 +46,4 @@ func (a *api) wrongToken(r *http.Request, where string, action state.AuditAction
 		a.note(r.Context(), entry)
 	}
 	return wait
-}
-
-// addressOf is the address that a request came from, without the port. Headers that name another are not believed.
-func addressOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -167,20 +166,11 @@ func (r *Registry) claim(ctx context.Context, s Session) (*credentials, error) {
 	if err := checkLabels(token, s.Node(), s.Info().Labels); err != nil {
 		return nil, err
 	}
-	ctx = state.WithActor(ctx, state.Actor{Name: state.ActorNode, Source: addressOf(s.RemoteAddr())})
+	ctx = state.WithActor(ctx, state.Actor{Name: state.ActorNode, Source: state.SourceOf(s.RemoteAddr())})
 	if err := r.store.ClaimNode(ctx, state.JoinTokenID(s.Identity().TokenID), s.Node()); err != nil {
 		return nil, tokenRefusal(err, s.Node(), token)
 	}
 	return nil, nil
-}
-
-// addressOf is an address without its port.
-func addressOf(remote string) string {
-	host, _, err := net.SplitHostPort(remote)
-	if err != nil {
-		return remote
-	}
-	return host
 }
 
 // enter adds the session, unless its join token or certificate has as many as it may.

@@ -1,5 +1,5 @@
 -- A key's name is its own among the keys that can be used. Keys that shared a name before this keep it: renaming one of
--- them would mislead whoever knows it. The default lets an older Edge that still runs go on inserting keys.
+-- them would mislead its users. The default lets an older Edge that still runs go on inserting keys.
 
 -- +goose Up
 
