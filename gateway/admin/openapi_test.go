@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -69,9 +71,14 @@ func document(t *testing.T) *openapi3.T {
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
+	return newDeskAt(t, "sqlite::memory:")
+}
+
+func newDeskAt(t *testing.T, database string) *desk {
+	t.Helper()
 	d := &desk{t: t, edge: newFakeEdge(), logs: new(bytes.Buffer), seen: map[string]bool{}}
 	var err error
-	if d.store, err = state.Open(t.Context(), "sqlite::memory:"); err != nil {
+	if d.store, err = state.Open(t.Context(), database); err != nil {
 		t.Fatal(err)
 	}
 	token, _, err := d.store.AdminToken(t.Context())
@@ -259,6 +266,16 @@ func TestSetsAreWhole(t *testing.T) {
 			t.Errorf("documented %q, want %q", got, test.want)
 		}
 	}
+}
+
+// TestStateUnavailableIsDocumented: the answer while the database is gone conforms, too.
+func TestStateUnavailableIsDocumented(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state.db")
+	d := newDeskAt(t, "sqlite://"+file)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	d.refused(503, "state_unavailable", "", "POST", "/admin/v1/keys", `{"name":"a"}`)
 }
 
 func yaml(r *http.Request) { r.Header.Set("Content-Type", "application/yaml") }

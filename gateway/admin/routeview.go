@@ -118,7 +118,7 @@ type ConfigChange struct {
 	Route  string           `json:"route"` // empty: the whole file's
 	Kind   route.ChangeKind `json:"kind"`
 	Detail string           `json:"detail"`
-	Opens  bool             `json:"opens"` // somebody may do what nobody, or not they, could do before
+	Opens  bool             `json:"opens"` // the change grants access, or raises or removes a limit
 }
 
 // RouteConfig is a route as the file and its defaults make it. A time or limit of 0 is the Edge's default.

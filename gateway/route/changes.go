@@ -10,13 +10,13 @@ import (
 	"iop/state"
 )
 
-// Change is one difference between two Tables, for who is to decide whether it is meant.
+// Change is one difference between two Tables, for the operator who decides whether it is intended.
 type Change struct {
 	Route string     // whose it is; empty: the whole file's
 	Kind  ChangeKind // closed set
 	// Detail says in a few words what changed.
 	Detail string
-	// Opens: somebody may do what nobody, or not they, could do before.
+	// Opens: the change grants access, or raises or removes a limit.
 	Opens bool
 }
 
