@@ -27,7 +27,11 @@ const (
 
 // inputBound is how many tokens of input a request can be.
 func inputBound(op *openai.Operation, env *openai.Envelope, body []byte) int64 {
-	beyond, own := int64(inputBeyond), inputPerByte*int64(len(body))
+	read := int64(len(body))
+	if op.ID.Reranks() {
+		read = openai.RerankReads(body)
+	}
+	beyond, own := int64(inputBeyond), inputPerByte*read
 	if op.ID == openai.OpResponses || readsTools(op.ID) && own < contextMost && (env.ReadsMore() || refers(body)) {
 		beyond = contextMost
 	}

@@ -172,3 +172,26 @@ func TestLiarsEstimates(t *testing.T) {
 		})
 	}
 }
+
+// TestInputOfReranking: a provider reads each document with the query, and that is booked, whether or not it says so.
+func TestInputOfReranking(t *testing.T) {
+	body := `{"model":"m","query":"` + strings.Repeat("word ", 1000) + `","documents":["a"` + strings.Repeat(`,"a"`, 499) + `]}`
+	const read = 500 * 1250 // tokens
+	for path, provider := range map[string]handler{
+		"/v1/rerank": uses(read, 0), "/rerank": answerJSON(200, `[{"index":0,"score":0.5}]`), "/v2/rerank": uses(100*read, 0),
+	} {
+		e := newEdge(t, nil)
+		e.addProvider("n1", runsOn("vllm", "rerank", "rerank.root", "rerank.v2"), provider, "m")
+		if status, _, answer := e.post(path, body); status != 200 {
+			t.Fatalf("%s: %d %s", path, status, answer)
+		}
+		e.idle()
+		most := int64(read * 11 / 10)
+		if path == "/v2/rerank" { // a lie
+			most *= 4 * 8
+		}
+		if got := e.records()[0].Usage.Input; got < read*9/10 || got > most {
+			t.Errorf("%s: booked are %d tokens of about %d", path, got, read)
+		}
+	}
+}

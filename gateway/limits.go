@@ -20,6 +20,9 @@ func (x *exchange) estimate() {
 		prompts, _ = x.env.Prompts(x.body)
 		x.prompts = prompts
 		x.input = x.env.EstimateInput(x.body)
+		if x.op.ID.Reranks() {
+			x.input = max(x.input, openai.RerankReads(x.body)/bytesPerToken)
+		}
 	}
 	x.input = min(x.input, state.MaxRunTokens)
 	x.inputMost = inputBound(x.op, &x.env, x.body)
@@ -42,6 +45,9 @@ func (x *exchange) estimate() {
 	}
 	x.tokens = min(x.input+most*answers, state.MaxRunTokens)
 }
+
+// bytesPerToken is how many bytes of text count as a token.
+const bytesPerToken = 4
 
 // mediaBytes is how many bytes of a form count as one of text: it is recordings or images, of which a second, or a
 // picture, is about as long as a sentence.
