@@ -325,6 +325,65 @@ func TestQueueLimits(t *testing.T) {
 	})
 }
 
+// A principal that fills a queue keeps nobody out who has less in it: its last requests make room, by weight.
+func TestFullQueueIsShared(t *testing.T) {
+	c := admission.New(admission.Config{QueueLimit: 6})
+	c.Offer("n", 1, 0, nil, offer(1, "m"))
+	ticket := acquire(t, c, "m")
+	waiters := map[string][]*admission.Waiter{}
+	ask := func(principal string, weight, times int) {
+		t.Helper()
+		for range times {
+			waiters[principal] = append(waiters[principal], queue(t, c, ask("m", principal, weight, 1)))
+		}
+	}
+	full := func(principal string, weight int) {
+		t.Helper()
+		if _, _, err := c.Acquire(admission.Request{Route: to("m"), Principal: admission.Principal{ID: principal, Weight: weight}}); !isFull(err) {
+			t.Errorf("another of %s: %v", principal, err)
+		}
+	}
+	// want: so many of a principal's requests wait, the first ones, and the others were told that the queue is full.
+	want := func(principal string, waiting int) {
+		t.Helper()
+		for i, w := range waiters[principal] {
+			if answered(w) != (i >= waiting) {
+				t.Errorf("request %d of %s is answered: %v", i, principal, answered(w))
+			} else if answered(w) {
+				if _, err := w.Result(); !isFull(err) {
+					t.Errorf("request %d of %s: %v", i, principal, err)
+				}
+			}
+		}
+	}
+	ask("flood", 1, 6)
+	full("flood", 1)
+	ask("quiet", 1, 3)
+	want("flood", 3)
+	full("quiet", 1)
+	full("flood", 1)
+	ask("heavy", 2, 3)
+	full("heavy", 2)
+	want("heavy", 3)
+	want("flood", 2)
+	want("quiet", 1)
+	if err := c.Check([]*admission.Ticket{ticket}); err != nil {
+		t.Error(err)
+	}
+	for _, list := range waiters {
+		for _, w := range list {
+			w.Leave()
+		}
+	}
+	ticket.Release()
+	wantIdle(t, c)
+}
+
+func isFull(err error) bool {
+	_, full := errors.AsType[*admission.QueueFullError](err)
+	return full
+}
+
 func TestCloseAnswersAll(t *testing.T) {
 	c := admission.New(admission.Config{})
 	c.Offer("n", 1, 0, nil, offer(1, "m"))

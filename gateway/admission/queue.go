@@ -65,7 +65,7 @@ func (c *Controller) enqueueLocked(l *line, req *Request, kept bool, now time.Ti
 		if c.unknown >= c.queueLimit {
 			return nil, &QueueFullError{RetryAfter: time.Second}
 		}
-	case !kept && l.waiting >= c.limitOf(l):
+	case !kept && l.waiting >= c.limitOf(l) && !c.pushOutLocked(l, &req.Principal, now):
 		return nil, &QueueFullError{RetryAfter: l.drains(now)}
 	}
 	if l == nil {
@@ -82,6 +82,38 @@ func (c *Controller) enqueueLocked(l *line, req *Request, kept bool, now time.Ti
 	c.joinLocked(l, w)
 	c.beginLocked(w, now)
 	return w, nil
+}
+
+// maxPushOut bounds the search for whom to push out, in principals.
+const maxPushOut = 1024
+
+// pushOutLocked makes room in a full line for a request of who: the last request of the principal that has most in line for
+// its weight gets a *QueueFullError in its place. False: nobody has more than who would have then. Without this, one principal that
+// keeps a line full would keep all others out, however little they ask for.
+func (c *Controller) pushOutLocked(l *line, who *Principal, now time.Time) bool {
+	own, weight := 1, max(who.Weight, 1)
+	if f := l.flows[who.ID]; f != nil {
+		own += len(f.waiters)
+	}
+	var most *flow
+	searched := 0
+	for f := l.turns.last; f != nil && searched < maxPushOut; f = f.prev { // who has most was served lately
+		searched++
+		if most == nil || len(f.waiters)*most.principal.weight > len(most.waiters)*f.principal.weight {
+			most = f
+		}
+	}
+	if most == nil || len(most.waiters)*weight <= own*most.principal.weight {
+		return false
+	}
+	last := most.waiters[0]
+	for _, w := range most.waiters {
+		if last.before(w) {
+			last = w
+		}
+	}
+	c.failLocked(last, &QueueFullError{RetryAfter: l.drains(now)})
+	return true
 }
 
 func (c *Controller) limitOf(l *line) int {
