@@ -17,6 +17,7 @@ func (s *Server) finish(x *exchange, end ending) {
 			x.stats.output.learn(owner, x.ticket.Target.Node, u.Output)
 		}
 	}
+	end.terminal.Usage = plus(end.terminal.Usage, x.earlier)
 	x.settle(&end)
 	s.meter.Record(x.usageRecord(&end))
 	s.runs.finish(x.rec, end)

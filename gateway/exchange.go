@@ -90,6 +90,7 @@ type exchange struct {
 	avoid   []admission.Target // targets that failed
 	kinds   admission.Kinds    // the adapters that may run the request as a normalized run
 	retries int                // of them those that a provider's failure sent it away from
+	earlier execution.Usage    // of the attempts before the last
 	noUsage bool               // a provider refused stream_options: this request goes without
 	refuser admission.Target   // the last one that did; else zero
 	sent    sentBody
@@ -203,13 +204,15 @@ func (x *exchange) giveBack() {
 
 // dispatch opens the run, as often as the outcome allows, and returns the last verdict.
 func (x *exchange) dispatch() *verdict {
-	var former *verdict // of the last target to avoid
+	var former *verdict      // of the last target to avoid
+	var last execution.Usage // of the attempt before, unless former is the end
 	for attempt := 1; ; attempt++ {
 		ticket, v := x.admit()
+		if ticket == nil && former != nil && v.next == nextElsewhere {
+			return former // there is no other
+		}
+		x.earlier = plus(x.earlier, last)
 		if ticket == nil {
-			if former != nil && v.next == nextElsewhere {
-				return former // there is no other
-			}
 			return v
 		}
 		x.ticket, x.line = ticket, ticket.Line
@@ -236,6 +239,7 @@ func (x *exchange) dispatch() *verdict {
 			return v
 		}
 		x.rec.requeued()
+		last = x.spent(&v.terminal)
 		switch v.next {
 		case nextElsewhere:
 			if v.terminal.Outcome != execution.Rejected { // no provider has seen the others

@@ -102,9 +102,43 @@ func (x *exchange) settle(end *ending) {
 }
 
 // costs reports whether a run of unknown usage counts as what was estimated: its provider may have worked on it. One
-// that answered with an error, or could not be reached, did not.
+// that answered with an error, or could not be reached, did not, unless it gave up on a long answer.
 func (x *exchange) costs(t *execution.Terminal) bool {
-	return t.Phase >= phaseCharged && t.Code != execution.CodeProviderUnreachable && x.answer.status < http.StatusMultipleChoices
+	return t.Phase >= phaseCharged && t.Code != execution.CodeProviderUnreachable &&
+		(x.answer.status < http.StatusMultipleChoices || timedOut(x.answer.status, t.Timings.Provider))
+}
+
+// leastTimeout is the least that a provider works before it gives up. What says so earlier is an error like others.
+const leastTimeout = 100 * time.Millisecond
+
+// statusTimeout is how Cloudflare says 504.
+const statusTimeout = 524
+
+// timedOut reports whether a provider's error says that the answer took too long, as proxies and gateways before an engine do: a
+// client that asks for long answers could otherwise have engines work for nothing, time and again.
+func timedOut(status int, took time.Duration) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusGatewayTimeout, statusTimeout:
+		return took >= leastTimeout
+	}
+	return false
+}
+
+// spent is what an attempt used that another one follows: what its provider said or showed, or the estimate where it ran out of
+// time, which is the client's doing. Other failures are not.
+func (x *exchange) spent(t *execution.Terminal) execution.Usage {
+	if t.Usage.Known || t.Code == execution.CodeProviderTimeout || timedOut(x.answer.status, t.Timings.Provider) {
+		return x.used(t)
+	}
+	return execution.Usage{}
+}
+
+// plus adds up the usage of two attempts.
+func plus(a, b execution.Usage) execution.Usage {
+	return execution.Usage{
+		Input: a.Input + b.Input, Output: a.Output + b.Output, Cached: a.Cached + b.Cached, Reasoning: a.Reasoning + b.Reasoning,
+		Known: a.Known || b.Known, Estimated: a.Estimated || b.Estimated,
+	}
 }
 
 // limitHeaders says what is left of the key's limits.

@@ -467,7 +467,7 @@ func (x *exchange) failedEvents(end *execution.Terminal, ticket *admission.Ticke
 	if x.reply.answered {
 		return v
 	}
-	x.answer.status = v.problem.Status // it costs nothing
+	x.answer.status = status // it costs nothing
 	if status == http.StatusBadRequest && !x.norm.noUsage && strings.Contains(f.Message, "stream_options") {
 		v.next = nextPlain
 	} else {
