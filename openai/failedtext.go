@@ -25,7 +25,8 @@ func (f *StreamFilter) failed(failure []byte) {
 }
 
 // textNames are the names of members of a chunk that have text for the client, as they end.
-var textNames = [...][]byte{[]byte(`content"`), []byte(`text"`), []byte(`reasoning"`), []byte(`arguments"`), []byte(`response"`), []byte(`thinking"`)}
+var textNames = [...][]byte{[]byte(`content"`), []byte(`text"`), []byte(`reasoning"`), []byte(`arguments"`), []byte(`response"`), []byte(`thinking"`),
+	[]byte(`refusal"`), []byte(`input"`), []byte(`summary"`), []byte(`transcript"`)}
 
 // shortChunk is the longest chunk of chat, or line of Ollama's, whose text is not measured: one without text is as long.
 const shortChunk = 160

@@ -124,3 +124,14 @@ func TestNothingFollowsAnError(t *testing.T) {
 		}
 	}
 }
+
+// TestSpentOnOtherTexts: the model's text counts by whatever name it comes, also where chunks differ in numbers.
+func TestSpentOnOtherTexts(t *testing.T) {
+	for _, name := range []string{"content", "refusal", "input", "arguments", "summary", "transcript", "thinking"} {
+		f := NewStreamFilter(StreamChat, false)
+		f.Push([]byte(strings.ReplaceAll(logged(40), "reasoning_content", name)))
+		if got := f.Spent().Output; got != 40*50 {
+			t.Errorf("%s: %d tokens of %d", name, got, 40*50)
+		}
+	}
+}
