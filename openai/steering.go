@@ -38,6 +38,8 @@ var steeringNames = [...]string{
 	"thread_id",
 	// An answer without a bound, in place of max_tokens: text-generation-webui. Or many of them: OpenAI's subagents.
 	"auto_max_new_tokens", "multi_agent",
+	// The same request time and again, each time until the client's own timeout: LiteLLM.
+	"num_retries", "max_retries",
 	// An answer that comes later, on a path that is not here: the run would end before it began, and cost nothing. OpenAI,
 	// vLLM, xAI.
 	"background", "deferred",
