@@ -40,7 +40,7 @@ routes:
 		{chat, `"config_ids":["a"]`, "config_ids"}, {chat, `"thread_id":"another's"`, "thread_id"},
 		{chat, `"aws_region_name":"x"`, "aws_*"}, {chat, `"additional_drop_params":["max_tokens"]`, "additional_drop_params"},
 		{chat, `"mock_testing_fallbacks":true`, "mock_testing_*"}, {chat, `"litellm_metadata":{"tags":["paid"]}`, "litellm_metadata"},
-		{chat, `"num_retries":100,"timeout":1`, "num_retries"}, {"/v1/responses", `"max_retries":9`, "max_retries"},
+		{chat, `"request_id":"req_17"`, "request_id"}, {chat, `"num_retries":100,"timeout":1`, "num_retries"}, {"/v1/responses", `"max_retries":9`, "max_retries"},
 		{chat, `"allowed_model_region":"eu"`, "allowed_model_region"}, {chat, `"region_name":"us-east-1"`, "region_name"},
 		{chat, `"guardrails":{"config_id":"other","options":{"llm_params":{"max_tokens":9999}}}`, "guardrails"},
 	} {

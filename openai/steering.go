@@ -33,8 +33,8 @@ var steeringNames = [...]string{
 	"extra_body", "extra_headers", "extra_query", "headers", "litellm_params",
 	// Code that runs in the engine, its arguments, and what else goes to its plugins, kv_transfer_params among it. SGLang, vLLM.
 	"custom_logit_processor", "custom_params", "logits_processors", "vllm_xargs",
-	// Another caller's place or conversation in the engine. SGLang, vLLM, llama.cpp, NeMo Guardrails.
-	"session_params", "rid", "priority", "id_slot", "slot_id", "data_parallel_rank", "routed_dp_rank", "decode_dp_rank",
+	// Another caller's place, conversation or answer in the engine. SGLang, vLLM, llama.cpp, NeMo Guardrails, transformers.
+	"session_params", "rid", "request_id", "priority", "id_slot", "slot_id", "data_parallel_rank", "routed_dp_rank", "decode_dp_rank",
 	"thread_id",
 	// An answer without a bound, in place of max_tokens: text-generation-webui. Or many of them: OpenAI's subagents.
 	"auto_max_new_tokens", "multi_agent",
