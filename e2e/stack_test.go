@@ -140,11 +140,8 @@ func (s *stack) launchNode(name string, args ...string) *process {
 	return p
 }
 
-// nodeOnline asks the admin API, as `iop nodes` does.
-func (s *stack) nodeOnline(name string) bool {
-	out, _, err := tryIOP(s.t, s.env, "nodes", "--json")
-	return err == nil && strings.Contains(out, `"`+name+`"`)
-}
+// nodeOnline reports whether the Node is connected and may get runs.
+func (s *stack) nodeOnline(name string) bool { return s.node(name).State == "online" }
 
 // models lists what /v1/models says.
 func (s *stack) models() []string {

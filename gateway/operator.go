@@ -24,7 +24,7 @@ func (o operator) Status() admin.Status {
 	st := admin.Status{
 		EdgeID: s.cfg.EdgeID, Version: s.cfg.Version, Started: s.started.UTC(), UptimeSeconds: int64(time.Since(s.started).Seconds()),
 		Draining: s.draining.Load(), Listen: s.Addr().String(),
-		NodesOnline: counts.Online, Sessions: counts.Sessions, Streams: counts.Streams,
+		NodesOnline: counts.Online, NodesDrained: counts.Drained, Sessions: counts.Sessions, Streams: counts.Streams,
 		RunsInFlight: int(s.runs.live.Load()), Queued: queued, PlacesTaken: places, BodyBytes: s.bodies.used.Load(),
 		Flapping: []string{}, Models: o.models(),
 	}

@@ -34,6 +34,8 @@ const (
 	cutGrace = 2 * endPatience
 	// shutdownGrace is how long connections get to take the last bytes once no run is left.
 	shutdownGrace = 500 * time.Millisecond
+	// recallTime bounds how long a start waits for what the state knows of Nodes.
+	recallTime = 10 * time.Second
 	// closeGrace bounds the wait for handlers after everything they could wait for was ended.
 	closeGrace = 5 * time.Second
 )
@@ -163,6 +165,11 @@ func (s *Server) newTunnel() (err error) {
 	if s.reg, err = registry.New(registry.Config{Store: cfg.Store, Admission: s.adm, Identity: cfg.Identity, Logger: s.log}); err != nil {
 		return err
 	}
+	recall, cancel := context.WithTimeout(s.background, recallTime)
+	defer cancel()
+	if err := s.reg.Recall(recall); err != nil {
+		s.log.Warn("the Nodes of before are not known: requests for their models get 404 until they connect, and drains have ended", "error", err)
+	}
 	accept := tunnel.AcceptorConfig{EdgeID: cfg.EdgeID, Directory: s.reg, Try: s.reg.Try, MaxStreams: cfg.MaxStreamsPerNode, Logger: s.log}
 	if s.managed() {
 		if err := s.newIssuer(); err != nil {
@@ -257,6 +264,7 @@ func (s *Server) Run(ctx context.Context) error {
 	metering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var books sync.WaitGroup
 	books.Go(func() { s.meter.Run(metering) })
+	books.Go(func() { s.reg.Run(metering) })
 	defer books.Wait() // the last records are written
 	defer stop()
 	s.tasks.Go(func() { s.cfg.Store.Watch(s.background, s.log) })

@@ -6,9 +6,9 @@
 // # What may enter
 //
 // Facts that would do harm if a crash lost them, and facts that two Edges must agree on. What changes per request
-// (queues, places, streams) stays out, with three exceptions that are written in the background: when a key was last
-// used; usage, one row a run, which gateway/meter brings in batches; and the audit of leases, one row a lease, which
-// waits here for half a second. A row of usage holds names and numbers; nothing that a client or a model said, and no
+// (queues, places, streams) stays out, with four exceptions that are written in the background: when a key was last
+// used; which Nodes were connected and what they offered, which gateway/registry brings; usage, one row a run, which
+// gateway/meter brings in batches; and the audit of leases, one row a lease, which waits here for half a second. A row of usage holds names and numbers; nothing that a client or a model said, and no
 // address. Rows are pruned; the sums of a key's tokens a month, kept in the transaction that adds the rows, stay, and so
 // do audit rows about changes, each written in the transaction that makes the change.
 //

@@ -106,6 +106,29 @@ const (
 		SELECT 1 FROM join_tokens r WHERE LOWER(r.node) = LOWER(CAST($1 AS TEXT))
 			AND r.revoked_at = 0 AND (r.expires_at = 0 OR r.expires_at > $2)) THEN 1 ELSE 0 END`
 
+	putNodeSeen = `INSERT INTO nodes_seen (node, seen_at, cause, drained_boot, models, size)
+		VALUES ($1, $2, $3, $4, $5, $6)
+		ON CONFLICT (node) DO UPDATE SET seen_at = excluded.seen_at, cause = excluded.cause,
+			drained_boot = excluded.drained_boot, models = excluded.models, size = excluded.size`
+
+	// The models of before stay.
+	touchNodeSeen = `INSERT INTO nodes_seen (node, seen_at, cause, drained_boot, models, size)
+		VALUES ($1, $2, $3, $4, $5, $6)
+		ON CONFLICT (node) DO UPDATE SET seen_at = excluded.seen_at, cause = excluded.cause,
+			drained_boot = excluded.drained_boot`
+
+	pruneNodesSeen = `DELETE FROM nodes_seen WHERE seen_at < $1`
+
+	boundNodesSeenCount = `DELETE FROM nodes_seen WHERE node IN (SELECT node FROM (
+		SELECT node, ROW_NUMBER() OVER (ORDER BY seen_at DESC, node) AS place FROM nodes_seen) AS ranked WHERE place > $1)`
+
+	// Those with the fewest bytes keep their models.
+	boundNodesSeenModels = `UPDATE nodes_seen SET models = '[]', size = 2 WHERE size > 2 AND node IN (SELECT node FROM (
+		SELECT node, SUM(size) OVER (ORDER BY size, node) AS total FROM nodes_seen) AS summed WHERE total > $1)`
+
+	queryNodesSeen = `SELECT node, seen_at, cause, drained_boot, models FROM nodes_seen
+		WHERE seen_at >= $1 ORDER BY seen_at DESC, node`
+
 	// $2 is what the Node says it has seen, $3 how far above ours that may be to count.
 	nextGeneration = `INSERT INTO generations (node, generation)
 		VALUES ($1, CASE WHEN CAST($2 AS BIGINT) <= CAST($3 AS BIGINT) THEN CAST($2 AS BIGINT) + 1 ELSE 1 END)

@@ -14,8 +14,9 @@ func newNodesCommand() *cobra.Command {
 	cmd := newViewCommand(&cobra.Command{
 		Use:   "nodes",
 		Short: "List the connected and formerly connected Nodes and their providers",
-		Long: `List the connected and formerly connected Nodes, one line per provider. For a Node
-that is offline it shows when it was last seen and how its last session ended.`,
+		Long: `List the connected and formerly connected Nodes, one line per provider. A Node
+that is offline is listed for 30 days, with when it was last seen and how its last
+session ended.`,
 		Example: "  iop nodes\n  iop nodes --json\n  iop nodes show gpu-3",
 	}, "/nodes", "NODE STATE GEN SINCE RTT PROVIDER ADAPTER HEALTH LOAD MODELS", nodeRows)
 	cmd.AddCommand(newNodeShowCommand())
@@ -32,6 +33,9 @@ func nodeRows(n *admin.Node) [][]string {
 		state += ", flapping"
 	}
 	if len(n.Sessions) == 0 {
+		if n.Drain {
+			state += ", drained"
+		}
 		return [][]string{{string(n.Node), state, "", ago(&n.LastSeen), "", "", "", "", "", n.LastCause}}
 	}
 	var rows [][]string

@@ -56,7 +56,11 @@ func printStatus(w io.Writer, s *admin.Status) error {
 	}
 	fmt.Fprintf(w, "edge     %s, %s on %s for %s, version %s\n", s.EdgeID, state, s.Listen,
 		brief(time.Duration(s.UptimeSeconds)*time.Second), s.Version)
-	fmt.Fprintf(w, "nodes    %d online, %s\n", s.NodesOnline, counted(s.Sessions, "session"))
+	drained := ""
+	if s.NodesDrained > 0 {
+		drained = fmt.Sprintf(" (%d drained)", s.NodesDrained)
+	}
+	fmt.Fprintf(w, "nodes    %d online%s, %s\n", s.NodesOnline, drained, counted(s.Sessions, "session"))
 	fmt.Fprintf(w, "runs     %d in flight, %d of them queued\n", s.RunsInFlight, s.Queued)
 	if s.Queued > 0 {
 		fmt.Fprintf(w, "queue    %d waiting for %s, the oldest for %s\n", s.Queued, counted(s.WaitingRoutes, "route"),

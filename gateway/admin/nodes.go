@@ -18,7 +18,7 @@ func (a *api) oneNode(r *http.Request) (any, error) {
 			return node, nil
 		}
 	}
-	return nil, &failure{http.StatusNotFound, "node_not_found", "node", "no Node with this name has connected since the Edge started"}
+	return nil, &failure{http.StatusNotFound, "node_not_found", "node", "no Node with this name was connected in the last 30 days"}
 }
 
 func (a *api) drainNode(r *http.Request) (any, error) {

@@ -92,6 +92,7 @@ type Status struct {
 	Draining      bool         `json:"draining"`
 	Listen        string       `json:"listen"`
 	NodesOnline   int          `json:"nodes_online"`
+	NodesDrained  int          `json:"nodes_drained"` // of those, by an operator
 	Sessions      int          `json:"sessions"`
 	Streams       int          `json:"streams"`        // runs open in Node sessions
 	RunsInFlight  int          `json:"runs_in_flight"` // of clients, queued ones too

@@ -64,3 +64,19 @@ func (c *Controller) rememberLineLocked(l *line, node execution.NodeID) {
 		delete(c.lines, old.name)
 	}
 }
+
+// Remember says which models a Node offered before this process began: who asks for one that is advertised waits for it, as for
+// those of a Node that went away. What the Controller knows already stays.
+func (c *Controller) Remember(node execution.NodeID, models []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range models {
+		r := c.table.Resolve(m)
+		if r == nil || !r.Advertised || c.lines[r.Name] != nil {
+			continue
+		}
+		l := c.newLineLocked(r)
+		l.known = true
+		c.rememberLineLocked(l, node)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"iop/execution"
@@ -78,4 +79,49 @@ func TestNodeWithEverNewNames(t *testing.T) {
 	ticket.Release()
 	ticket.Done()
 	check("back again", "m", "n")
+}
+
+// TestRememberedFromBefore: models that Nodes offered to an earlier process are waited for, once Nodes have come as well, and end
+// as those of a Node that left. Their number has a bound, and a Node's word is good for its own only.
+func TestRememberedFromBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := admission.New(admission.Config{Settle: -1, Grace: time.Minute})
+		c.Remember("small", []string{"m", "m", "shared"})
+		c.Remember("greedy", append(many("a", 20000), "shared"))
+		c.Offer("other", 1, 0, nil, offer(1, "n"))
+		if _, _, err := c.Acquire(admission.Request{Route: to("never")}); !errors.Is(err, admission.ErrUnknownModel) {
+			t.Errorf("a model that nobody offered: %v", err)
+		}
+		late, gone := queue(t, c, admission.Request{Route: to("m")}), queue(t, c, admission.Request{Route: to("shared")})
+		if err := c.Check(nil); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(30 * time.Second)
+		c.Offer("small", 7, 0, nil, offer(1, "m"))
+		if ticket, err := late.Result(); !answered(late) || err != nil {
+			t.Errorf("the Node is back: %v, %v", ticket, err)
+		} else {
+			ticket.Release()
+			ticket.Done()
+		}
+		time.Sleep(31 * time.Second)
+		synctest.Wait()
+		if _, err := gone.Result(); !answered(gone) || !errors.Is(err, admission.ErrNotConnected) {
+			t.Errorf("after the grace: %v", err)
+		}
+		kept := 0
+		for _, name := range many("a", 20000) {
+			if c.Knows(to(name)) {
+				kept++
+			}
+		}
+		if kept > 16384 || kept < 16000 {
+			t.Errorf("%d names of one Node are known", kept)
+		}
+		if err := c.Check(nil); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+	})
 }

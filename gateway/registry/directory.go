@@ -262,6 +262,7 @@ func (r *Registry) online(id execution.NodeID, gen execution.Generation) {
 	r.mu.Lock()
 	if n := r.nodes[id]; n != nil && n.sessions[gen] != nil {
 		n.sessions[gen].online = true
+		r.noteLocked(n)
 		r.offerLocked(id, gen)
 	}
 	r.mu.Unlock()
@@ -290,6 +291,7 @@ func (r *Registry) offerLocked(id execution.NodeID, gen execution.Generation) {
 	}
 	info := e.s.Info()
 	r.adm.Offer(id, gen, e.s.Replaces(), info.Labels, offers(info, n.drained != "", e.managed.slots()))
+	r.noteModelsLocked(n, info.Models)
 	r.changed()
 }
 
@@ -333,25 +335,23 @@ func (r *Registry) gone(id execution.NodeID, gen execution.Generation, cause err
 		if len(n.ended) == maxEndedSessions {
 			n.ended = slices.Delete(n.ended, 0, 1)
 		}
+		if e.online {
+			r.noteLocked(n)
+		}
 		n.ended = append(n.ended, EndedSession{Generation: gen, Remote: e.s.RemoteAddr(), Since: e.s.Since(), Until: n.lastSeen, Cause: n.lastCause})
 	}
 	r.changed()
 	r.log.Info("node session ended", "node", id, "generation", gen, "cause", n.lastCause)
 }
 
-// nodeLocked returns the entry of a Node, made if needed. Beyond maxOfflineNodes one that is offline makes room.
+// nodeLocked returns the entry of a Node, made if needed. Beyond maxOfflineNodes the one that has been offline for longest makes room.
 func (r *Registry) nodeLocked(id execution.NodeID) *node {
 	n := r.nodes[id]
 	if n != nil {
 		return n
 	}
 	if len(r.nodes) >= maxOfflineNodes {
-		for other, o := range r.nodes {
-			if len(o.sessions) == 0 {
-				delete(r.nodes, other)
-				break
-			}
-		}
+		r.evictLocked()
 	}
 	n = &node{id: id, sessions: map[execution.Generation]*session{}, lastSeen: time.Now()}
 	r.nodes[id] = n

@@ -26,6 +26,8 @@ type Store interface {
 	NodeAllows(ctx context.Context) ([]state.NodeAllow, error)
 	Denials(ctx context.Context) ([]state.Denial, error)
 	NextGeneration(ctx context.Context, node execution.NodeID, seen execution.Generation) (execution.Generation, error)
+	RememberNodes(ctx context.Context, nodes []state.NodeMemory) error
+	RememberedNodes(ctx context.Context) ([]state.NodeMemory, error)
 }
 
 // Session is what the registry and the relay need of a tunnel session. *tunnel.NodeSession is one, but for Open.
@@ -118,8 +120,15 @@ type Registry struct {
 	// follows a newer one. It is taken before mu.
 	lists sync.Mutex
 
-	mu    sync.Mutex
-	nodes map[execution.NodeID]*node
+	// saving is held while what is remembered is written, so that an older reading never follows a newer one. It is taken
+	// before mu.
+	saving    sync.Mutex
+	unwritten bool          // the last write failed; guarded by saving
+	wake      chan struct{} // holds a value when something is unsaved; never closed
+
+	mu      sync.Mutex
+	nodes   map[execution.NodeID]*node
+	unsaved map[execution.NodeID][]string // Nodes to be written, with their models; nil: those of before
 }
 
 // node is what is known of one Node. Guarded by Registry.mu.
@@ -135,6 +144,7 @@ type node struct {
 	notified  time.Time            // when the incumbent was last told
 	lastSeen  time.Time
 	lastCause string
+	models    uint64         // a digest of the models that were last noted
 	ended     []EndedSession // the latest last; at most maxEndedSessions
 }
 
@@ -158,7 +168,7 @@ func New(cfg Config) (*Registry, error) {
 	}
 	return &Registry{
 		store: cfg.Store, adm: cfg.Admission, log: cfg.Logger, identity: cfg.Identity,
-		nodes: map[execution.NodeID]*node{},
+		wake: make(chan struct{}, 1), nodes: map[execution.NodeID]*node{}, unsaved: map[execution.NodeID][]string{},
 	}, nil
 }
 

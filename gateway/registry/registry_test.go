@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"runtime"
 	"slices"
@@ -85,8 +86,36 @@ func (f *fakeSession) Probe(ctx context.Context) error {
 
 // fakeStore gives generations and knows one token for each fault.
 type fakeStore struct {
-	mu  sync.Mutex
-	gen map[execution.NodeID]execution.Generation
+	mu     sync.Mutex
+	gen    map[execution.NodeID]execution.Generation
+	nodes  map[execution.NodeID]state.NodeMemory
+	writes int
+	broken bool
+}
+
+func (s *fakeStore) RememberNodes(_ context.Context, nodes []state.NodeMemory) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes++
+	if s.broken {
+		return errors.New("disk")
+	}
+	if s.nodes == nil {
+		s.nodes = map[execution.NodeID]state.NodeMemory{}
+	}
+	for _, n := range nodes {
+		if n.Models == nil {
+			n.Models = s.nodes[n.Node].Models
+		}
+		s.nodes[n.Node] = n
+	}
+	return nil
+}
+
+func (s *fakeStore) RememberedNodes(context.Context) ([]state.NodeMemory, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.nodes)), nil
 }
 
 func (s *fakeStore) VerifyJoinToken(_ context.Context, presented string) (*state.JoinToken, error) {

@@ -170,7 +170,8 @@ func (e *session) view(current bool) SessionView {
 // Counts are the registry's gauges.
 type Counts struct {
 	Sessions int
-	Online   int // Nodes that can get runs
+	Online   int // Nodes that take runs, or would if no operator had drained them
+	Drained  int // of these, by an operator
 	Streams  int // runs that sessions know
 	Flapped  int // newcomers refused so far because two processes fought for a name
 }
@@ -187,6 +188,9 @@ func (r *Registry) Counts() Counts {
 		}
 		if n.current != nil && n.current.online && !n.current.draining {
 			c.Online++
+			if n.drained != "" {
+				c.Drained++
+			}
 		}
 	}
 	return c
@@ -195,25 +199,38 @@ func (r *Registry) Counts() Counts {
 // ErrUnknownNode says that no such Node is connected.
 var ErrUnknownNode = errors.New("no such node is connected")
 
-// DrainNode gives the Node no new runs until ResumeNode, or until its process was started anew. Its runs finish.
+// DrainNode gives the Node no new runs until ResumeNode, or until its process was started anew, whatever becomes of the Edge's
+// own process. Its runs finish. ErrUnknownNode if it is not connected.
 func (r *Registry) DrainNode(id execution.NodeID) error { return r.setDrained(id, true) }
 
-// ResumeNode ends DrainNode.
+// ResumeNode ends DrainNode. The Node may be away. ErrUnknownNode if it is not known.
 func (r *Registry) ResumeNode(id execution.NodeID) error { return r.setDrained(id, false) }
 
 func (r *Registry) setDrained(id execution.NodeID, drained bool) error {
+	if !r.markDrained(id, drained) {
+		return ErrUnknownNode
+	}
+	r.save() // before the operator hears that it is so
+	return nil
+}
+
+// markDrained reports whether the Node is one that can be.
+func (r *Registry) markDrained(id execution.NodeID, drained bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := r.nodes[id]
-	if n == nil || n.current == nil {
-		return ErrUnknownNode
+	if n == nil || n.current == nil && (drained || n.drained == "") {
+		return false
 	}
 	n.drained = ""
 	if drained {
 		n.drained = n.current.s.BootID()
 	}
-	r.offerLocked(id, n.current.gen)
-	return nil
+	r.noteLocked(n)
+	if n.current != nil {
+		r.offerLocked(id, n.current.gen)
+	}
+	return true
 }
 
 // CloseToken ends every session that the join token opened, and returns how many there were.
