@@ -25,13 +25,14 @@ var rooms = map[string][]string{
 	// The ground floor.
 	"execution": {},
 	"lease":     {"execution"},
-	"identity":  {},
+	"filewatch": {},
+	"identity":  {"filewatch"},
 	"state":     {"execution"},
 	// Wire formats.
 	"openai": {"execution"},
 	"tunnel": {"execution"},
 	// The programs.
-	"gateway":   {"execution", "lease", "identity", "state", "openai", "tunnel"},
+	"gateway":   {"execution", "filewatch", "lease", "identity", "state", "openai", "tunnel"},
 	"nodeagent": {"execution", "lease", "identity", "openai", "tunnel"},
 	"sim":       {"openai"},
 	"bench":     {"openai"},
@@ -46,7 +47,8 @@ var rooms = map[string][]string{
 
 // floors stands for how high each room lies: a test may use its neighbours, but nothing that lies higher.
 var floors = [][]string{
-	{"execution", "lease", "identity", "state"},
+	{"execution", "filewatch"},
+	{"lease", "identity", "state"},
 	{"openai", "tunnel"},
 	{"gateway", "nodeagent", "sim", "bench"},
 	{"web"},

@@ -1,26 +1,20 @@
 package gateway
 
 import (
-	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"iop/filewatch"
 	"iop/gateway/admin"
 )
 
 const (
-	// pairPoll is how often the public certificate's files are looked at. What they hold takes effect, or is reported, when
-	// two looks have found the same: renewals write two files, and not at one moment.
+	// pairPoll is how often the public certificate's files are examined.
 	pairPoll = 2 * time.Second
 	// maxPairFile bounds what is read of either file, in bytes. A chain has a few KiB.
 	maxPairFile = 1 << 20
@@ -31,26 +25,24 @@ type publicPair struct {
 	// Static.
 	certFile, keyFile string
 	log               *slog.Logger
+	files             *filewatch.Watcher
 
 	current atomic.Pointer[tls.Certificate] // never nil once opened; its Leaf is set
-
-	mu      sync.Mutex        // guards what follows, and is held while files are read, so that pairs take effect in their order
-	seen    [sha256.Size]byte // what the last look found
-	decided [sha256.Size]byte // what was taken or refused last
-	loaded  time.Time         // when the pair in force took effect
-	fault   string            // why the files as they are now were refused; empty while they are in force
+	loaded  atomic.Pointer[time.Time]       // when it took effect
 }
 
 // openPair reads the files. Its error is the start's: there is nothing yet that could stay in force.
 func openPair(certFile, keyFile string, log *slog.Logger) (*publicPair, error) {
 	p := &publicPair{certFile: certFile, keyFile: keyFile, log: log}
-	pair, digest, err := p.read()
-	if err != nil {
-		return nil, err
-	}
-	p.seen = digest
-	p.install(pair, digest)
-	return p, nil
+	var err error
+	p.files, err = filewatch.Open(filewatch.Config{
+		Files: []filewatch.File{{Path: certFile, Max: maxPairFile}, {Path: keyFile, Max: maxPairFile}},
+		Take:  p.take,
+		Refused: func(err error) {
+			log.Error("the new TLS certificate was refused; the previous one stays in use", "file", certFile, "error", err)
+		},
+	})
+	return p, err
 }
 
 // get is tls.Config's GetCertificate: each handshake has the pair in force, and connections keep theirs.
@@ -58,64 +50,26 @@ func (p *publicPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return p.current.Load(), nil
 }
 
-// run looks at the files until ctx ends.
-func (p *publicPair) run(ctx context.Context) {
-	ticker := time.NewTicker(pairPoll)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			p.look()
+// take puts a certificate and its key in force, unless they are not usable.
+func (p *publicPair) take(contents [][]byte) error {
+	pair, err := tls.X509KeyPair(contents[0], contents[1])
+	if err != nil {
+		return fmt.Errorf("%s and %s: %w", p.certFile, p.keyFile, err)
+	}
+	now := time.Now()
+	before := p.current.Load()
+	if before != nil {
+		if err := p.usable(&pair, now); err != nil {
+			return err
 		}
 	}
-}
-
-// look reads the files, and decides what two looks have found.
-func (p *publicPair) look() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	pair, digest, err := p.read()
-	settled := digest == p.seen
-	p.seen = digest
-	// What was refused is tried again each time: a certificate may only have been too early.
-	if !settled || digest == p.decided && p.fault == "" {
-		return
-	}
-	before := p.fault
-	if err = p.decide(pair, digest, err); err != nil && p.fault != before {
-		p.log.Error("the new TLS certificate was refused; the previous one stays in use", "file", p.certFile, "error", err)
-	}
-}
-
-// reload takes what the files hold at once, as SIGHUP asks for. The error says why they were refused; the pair in force
-// stays then.
-func (p *publicPair) reload() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	pair, digest, err := p.read()
-	p.seen = digest
-	if digest == p.decided && p.fault == "" {
-		return nil
-	}
-	return p.decide(pair, digest, err)
-}
-
-// decide takes or refuses what was read. mu is held.
-func (p *publicPair) decide(pair *tls.Certificate, digest [sha256.Size]byte, err error) error {
-	if err == nil {
-		err = p.usable(pair, time.Now())
-	}
-	if err == nil {
-		p.install(pair, digest)
+	p.current.Store(&pair)
+	p.loaded.Store(&now)
+	if before != nil {
 		leaf := pair.Leaf
 		p.log.Info("TLS certificate loaded", "file", p.certFile, "names", leaf.DNSNames, "serial", leaf.SerialNumber.Text(16), "not_after", leaf.NotAfter.UTC())
-		return nil
 	}
-	p.decided = digest
-	p.fault = err.Error()
-	return err
+	return nil
 }
 
 // usable refuses a certificate whose time is over or has not come, as long as the one in force is good.
@@ -132,58 +86,13 @@ func (p *publicPair) usable(pair *tls.Certificate, now time.Time) error {
 	return nil
 }
 
-func (p *publicPair) install(pair *tls.Certificate, digest [sha256.Size]byte) {
-	p.current.Store(pair)
-	p.decided, p.loaded, p.fault = digest, time.Now(), ""
-}
-
-// read reads both files by their paths, through whatever symbolic links lead there now. The digest is of the contents, or of
-// the error.
-func (p *publicPair) read() (*tls.Certificate, [sha256.Size]byte, error) {
-	certPEM, certErr := readBounded(p.certFile)
-	keyPEM, keyErr := readBounded(p.keyFile)
-	defer clear(keyPEM)
-	if err := errors.Join(certErr, keyErr); err != nil {
-		return nil, sha256.Sum256([]byte(err.Error())), err
-	}
-	of, key := sha256.Sum256(certPEM), sha256.Sum256(keyPEM)
-	digest := sha256.Sum256(append(of[:], key[:]...))
-	pair, err := tls.X509KeyPair(certPEM, keyPEM)
-	if err != nil {
-		return nil, digest, fmt.Errorf("%s and %s: %w", p.certFile, p.keyFile, err)
-	}
-	return &pair, digest, nil
-}
-
-func readBounded(path string) ([]byte, error) {
-	info, err := os.Stat(path) // a pipe would block the open
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPairFile+1))
-	if err == nil && len(data) > maxPairFile {
-		err = fmt.Errorf("%s is larger than %d bytes", path, maxPairFile)
-	}
-	return data, err
-}
-
 // view is the pair as the operator sees it; nil where the Edge has none.
 func (p *publicPair) view() *admin.Certificate {
 	if p == nil {
 		return nil
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	leaf := p.current.Load().Leaf
-	v := &admin.Certificate{File: p.certFile, Names: append([]string{}, leaf.DNSNames...), NotAfter: leaf.NotAfter.UTC(), Loaded: p.loaded.UTC(), Fault: p.fault}
+	v := &admin.Certificate{File: p.certFile, Names: append([]string{}, leaf.DNSNames...), NotAfter: leaf.NotAfter.UTC(), Loaded: p.loaded.Load().UTC(), Fault: p.files.Status().Fault}
 	for _, ip := range leaf.IPAddresses {
 		v.Names = append(v.Names, ip.String())
 	}
@@ -196,7 +105,7 @@ func (s *Server) ReloadCertificate() error {
 	if s.pair == nil {
 		return nil
 	}
-	return s.pair.reload()
+	return s.pair.files.Reload()
 }
 
 // certificateCollector shows how the public certificate fares.

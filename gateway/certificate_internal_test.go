@@ -84,29 +84,29 @@ func (f *pairFiles) has(name, fault string, told int) {
 func TestPairIsReadAgain(t *testing.T) {
 	t.Parallel()
 	f := newPairFiles(t, t.TempDir(), time.Hour)
-	f.look()
-	f.look()
+	f.files.Look()
+	f.files.Look()
 	f.has("one", "", 0)
 	cert, key := pairFor(t, "two", -time.Hour, 2*time.Hour)
 	f.write(f.certFile, cert)
-	f.look() // the key is on its way
+	f.files.Look() // the key is on its way
 	f.has("one", "", 0)
 	f.write(f.keyFile, key)
-	f.look()
+	f.files.Look()
 	f.has("one", "", 0)
-	f.look()
+	f.files.Look()
 	f.has("two", "", 0)
 
 	// The key comes late: the former pair stays in use, the fault is told once, and what is whole in the end is taken.
 	cert, key = pairFor(t, "three", -time.Hour, time.Hour)
 	f.write(f.certFile, cert)
 	for range 5 {
-		f.look()
+		f.files.Look()
 	}
 	f.has("two", "private key does not match", 1)
 	f.write(f.keyFile, key)
-	f.look()
-	f.look()
+	f.files.Look()
+	f.files.Look()
 	f.has("three", "", 1)
 	if !strings.Contains(f.logs.String(), "TLS certificate loaded") || strings.Contains(f.logs.String(), "PRIVATE KEY") {
 		t.Error(f.logs.String())
@@ -136,25 +136,25 @@ func TestPairIsKeptWhereTheNextIsBad(t *testing.T) {
 		f.write(f.certFile, c.cert)
 		f.write(f.keyFile, c.key)
 		for range 4 {
-			f.look()
+			f.files.Look()
 		}
 		t.Log(name)
 		f.has("one", c.fault, 1)
-		if err := f.reload(); err == nil || !strings.Contains(err.Error(), c.fault) {
+		if err := f.files.Reload(); err == nil || !strings.Contains(err.Error(), c.fault) {
 			t.Errorf("%s: SIGHUP says %v", name, err)
 		}
-		f.look()
+		f.files.Look()
 		f.has("one", c.fault, 1)
 		if err := os.Remove(f.keyFile); err != nil {
 			t.Fatal(err)
 		}
-		f.look()
-		f.look()
+		f.files.Look()
+		f.files.Look()
 		f.has("one", "no such file", 2) // another fault
 		next, nextKey := pairFor(t, "next", -time.Hour, time.Hour)
 		f.write(f.certFile, next)
 		f.write(f.keyFile, nextKey)
-		if err := f.reload(); err != nil { // at once
+		if err := f.files.Reload(); err != nil { // at once
 			t.Errorf("%s: %v", name, err)
 		}
 		f.has("next", "", 2)
@@ -168,7 +168,7 @@ func TestExpiredPairIsReplacedByAny(t *testing.T) {
 	cert, key := pairFor(t, "two", -time.Hour, -time.Second)
 	f.write(f.certFile, cert)
 	f.write(f.keyFile, key)
-	if err := f.reload(); err != nil {
+	if err := f.files.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	f.has("two", "", 0)
@@ -204,13 +204,13 @@ func TestPairBehindSymbolicLinks(t *testing.T) {
 	cert, key := pairFor(t, "two", -time.Hour, time.Hour)
 	f.write(filepath.Join(dir, "..v2", "tls.crt"), cert)
 	f.write(filepath.Join(dir, "..v2", "tls.key"), key)
-	f.look()
+	f.files.Look()
 	f.has("one", "", 0)
 	link("..v2", "..data")
 	if err := os.RemoveAll(filepath.Join(dir, "..v1")); err != nil {
 		t.Fatal(err)
 	}
-	f.look()
-	f.look()
+	f.files.Look()
+	f.files.Look()
 	f.has("two", "", 0)
 }

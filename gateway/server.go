@@ -272,7 +272,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.tasks.Go(s.watchLaggards)
 	s.tasks.Go(s.watchCoverage)
 	if s.pair != nil {
-		s.tasks.Go(func() { s.pair.run(s.background) })
+		s.tasks.Go(func() { s.pair.files.Run(s.background, pairPoll) })
 	}
 	wg.Go(func() { failed <- serve(s.public, s.listener) })
 	wg.Go(func() { failed <- serve(s.admin, s.adminLn) })

@@ -2,18 +2,14 @@ package identity
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"runtime"
 	"slices"
-	"sync"
 	"time"
+
+	"iop/filewatch"
 )
 
 // maxPEMFile bounds what is read of a file: 64 authorities with room for comments.
@@ -48,11 +44,7 @@ type Files struct {
 	logger *slog.Logger
 	stop   context.CancelFunc
 	done   chan struct{} // closed by run when it ends
-
-	// loading is held while files are read and taken, so that sets take effect in the order in which they were read.
-	loading sync.Mutex
-	taken   [sha256.Size]byte // guarded by loading: what was taken or refused last
-	pending [sha256.Size]byte // guarded by loading: what the last look found and did not take yet, or zero
+	files  *filewatch.Watcher
 }
 
 var _ Source = (*Files)(nil)
@@ -69,12 +61,22 @@ func OpenFiles(config FilesConfig) (*Files, error) {
 		config.Poll = defaultPoll
 	}
 	f := &Files{holder: newHolder(config.ID), config: config, logger: orDiscard(config.Logger), done: make(chan struct{})}
-	if err := f.Reload(); err != nil {
+	var err error
+	f.files, err = filewatch.Open(filewatch.Config{
+		Files: []filewatch.File{
+			{Path: config.CertFile, Max: maxPEMFile}, {Path: config.KeyFile, Max: maxPEMFile, Private: true}, {Path: config.BundleFile, Max: maxPEMFile},
+		},
+		Take: f.take, Refused: f.refused, Settle: settle,
+	})
+	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	f.stop = stop
-	go f.run(ctx)
+	go func() {
+		defer close(f.done)
+		f.files.Run(ctx, config.Poll)
+	}()
 	return f, nil
 }
 
@@ -83,24 +85,6 @@ func orDiscard(logger *slog.Logger) *slog.Logger {
 		return slog.New(slog.DiscardHandler)
 	}
 	return logger
-}
-
-func (f *Files) run(ctx context.Context) {
-	defer close(f.done)
-	wait := f.config.Poll
-	for {
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-		wait = f.config.Poll
-		if f.look() {
-			wait = min(settle, wait)
-		}
-	}
 }
 
 // Close stops looking at the files, and waits for a look under way. It may be called more than once; the error is nil.
@@ -115,69 +99,24 @@ func (f *Files) Close() error {
 // Reload reads the files now and takes what they hold at once, as a SIGHUP asks for. The error says why they were refused;
 // the identity in force then stays.
 func (f *Files) Reload() error {
-	f.loading.Lock()
-	defer f.loading.Unlock()
-	return f.take(f.read())
-}
-
-// look reads the files and takes what the look before has found too. It reports whether it wants to look again soon.
-func (f *Files) look() bool {
-	f.loading.Lock()
-	defer f.loading.Unlock()
-	set := f.read()
-	defer set.forget()
-	switch {
-	case set.digest == f.taken && f.Status().Fault == "":
-		f.pending = [sha256.Size]byte{}
-		return false
-	case set.digest != f.taken && set.digest != f.pending:
-		f.pending = set.digest
-		return true
-	}
-	// A set that was refused is tried at each look: it may only have been too early for it.
-	f.take(set)
-	return false
-}
-
-// fileSet is one reading of the three files.
-type fileSet struct {
-	digest            [sha256.Size]byte // of the contents, or of the error's text
-	cert, key, bundle []byte
-	err               error
-}
-
-// forget overwrites the key as far as Go lets us: the parsed key stays in memory while it is in use.
-func (s *fileSet) forget() { clear(s.key) }
-
-func (f *Files) read() *fileSet {
-	s := &fileSet{}
-	var certErr, keyErr, bundleErr error
-	s.cert, certErr = readFile(f.config.CertFile, false)
-	s.key, keyErr = readFile(f.config.KeyFile, true)
-	s.bundle, bundleErr = readFile(f.config.BundleFile, false)
-	if s.err = cmp.Or(certErr, keyErr, bundleErr); s.err != nil {
-		s.digest = sha256.Sum256([]byte(s.err.Error()))
-		return s
-	}
-	hash := sha256.New()
-	for _, content := range [][]byte{s.cert, s.key, s.bundle} {
-		part := sha256.Sum256(content) // of fixed size, so that nothing can move from one file to the next unseen
-		hash.Write(part[:])
-	}
-	hash.Sum(s.digest[:0])
-	return s
-}
-
-// take makes a set the identity in force, or says why not.
-func (f *Files) take(s *fileSet) error {
-	defer s.forget()
-	f.taken, f.pending = s.digest, [sha256.Size]byte{}
-	next, err := f.parse(s)
+	err := f.files.Reload()
 	if err != nil {
-		// The first set's error is OpenFiles' alone: there is nothing yet that could stay in force.
-		if _, none := f.current(); f.fault(err) && none == nil {
-			f.logger.Error("identity: the new files were rejected; the old ones stay in use", "error", err)
-		}
+		f.refused(err)
+	}
+	return err
+}
+
+// refused notes, and logs once, why the files as they are now do not take effect.
+func (f *Files) refused(err error) {
+	if f.fault(err) {
+		f.logger.Error("identity: the new files were rejected; the old ones stay in use", "error", err)
+	}
+}
+
+// take makes a set of files the identity in force, or says why not.
+func (f *Files) take(contents [][]byte) error {
+	next, err := f.parse(contents[0], contents[1], contents[2])
+	if err != nil {
 		return err
 	}
 	if before, err := f.current(); err == nil && sameMaterial(before, next) {
@@ -190,19 +129,16 @@ func (f *Files) take(s *fileSet) error {
 	return nil
 }
 
-func (f *Files) parse(s *fileSet) (*material, error) {
-	if s.err != nil {
-		return nil, s.err
-	}
-	bundle, err := ParseBundle(s.bundle)
+func (f *Files) parse(certFile, keyFile, bundleFile []byte) (*material, error) {
+	bundle, err := ParseBundle(bundleFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.config.BundleFile, err)
 	}
-	chain, err := parseCertificates(s.cert)
+	chain, err := parseCertificates(certFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.config.CertFile, err)
 	}
-	pair, err := tls.X509KeyPair(certificatePEM(chain[0].Raw), s.key)
+	pair, err := tls.X509KeyPair(certificatePEM(chain[0].Raw), keyFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: no private key that matches the certificate", f.config.KeyFile)
 	}
@@ -227,29 +163,8 @@ func sameMaterial(a, b *material) bool {
 	return a.bundle == b.bundle && slices.EqualFunc(a.certificate.Certificate, b.certificate.Certificate, bytes.Equal)
 }
 
-// readFile reads a regular file of bounded size. A private one must be closed to everybody but its owner.
+// readFile reads a file of a bounded size. A private one must be closed to everybody but its owner.
 func readFile(path string, private bool) ([]byte, error) {
-	// A pipe would block the open, so it is found out before.
-	if info, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if mode := info.Mode().Perm(); private && mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return nil, fmt.Errorf("%s has mode %#o, so others may read the key in it: set it to 0600", path, mode)
-	}
-	content, err := io.ReadAll(io.LimitReader(file, maxPEMFile+1))
-	if err == nil && len(content) > maxPEMFile {
-		err = fmt.Errorf("%s is longer than %d bytes", path, maxPEMFile)
-	}
-	return content, err
+	file := filewatch.File{Path: path, Max: maxPEMFile, Private: private}
+	return file.Read()
 }

@@ -98,7 +98,7 @@ func TestFilesAreValidatedAtStart(t *testing.T) {
 		{"key that is none", func(f *fileIdentity) { f.write(f.config.KeyFile, []byte("canary-secret")) }, "no private key that matches"},
 		{"key for all to read", func(f *fileIdentity) { os.Chmod(f.config.KeyFile, 0o640) }, "set it to 0600"},
 		{"a directory", func(f *fileIdentity) { f.config.CertFile = filepath.Dir(f.config.CertFile) }, "not a regular file"},
-		{"too long", func(f *fileIdentity) { f.write(f.config.BundleFile, bytes.Repeat([]byte("x"), maxPEMFile+1)) }, "longer than"},
+		{"too long", func(f *fileIdentity) { f.write(f.config.BundleFile, bytes.Repeat([]byte("x"), maxPEMFile+1)) }, "larger than"},
 		{"somebody else's", func(f *fileIdentity) { f.put(sign(ca, leafOf("spiffe://example.org/node/gpu-2")), ca) }, "it is not " + string(nodeID)},
 		{"an Edge's", func(f *fileIdentity) { f.put(sign(ca, leafOf(edgeID)), ca) }, "does not allow this end"},
 		{"of another authority", func(f *fileIdentity) { f.put(good, other) }, "does not end in the bundle"},

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"iop/filewatch"
 )
 
 // MaxFileSize is the largest file that is read, in bytes. A thousand routes are a tenth of it.
@@ -34,34 +35,15 @@ func Managed(on bool) Option { return func(r *reader) { r.managed = on } }
 // Load reads a file and makes a Table of it. The error is a *ConfigError where the content is at fault, else of the
 // file system.
 func Load(path string, options ...Option) (*Table, error) {
-	data, _, err := read(path)
+	file := fileAt(path)
+	data, err := file.Read()
 	if err != nil {
 		return nil, err
 	}
 	return Parse(path, data, options...)
 }
 
-// read returns the content of a file, and what it was like when it was opened. A file that is too large is returned
-// short of its end, for Parse to refuse.
-func read(path string) ([]byte, os.FileInfo, error) {
-	// Asked before it is opened: a named pipe would hold its reader.
-	if info, err := os.Stat(path); err != nil {
-		return nil, nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
-	return data, info, err
-}
+func fileAt(path string) filewatch.File { return filewatch.File{Path: path, Max: MaxFileSize} }
 
 // Parse makes a Table of an iop.yaml's content; file is its name in errors. An empty one, one of comments alone, or one
 // without the member routes is refused: an editor, a full disk or a mistake has emptied it, and to take it would open
