@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"iop/gateway/spelling"
 )
 
 // otherForms are the nouns among the commands by their other number, and by a shorter name.
@@ -115,10 +117,10 @@ func meantCommand(cmd *cobra.Command, typed string) string {
 		names = append(append(names, c.Name()), c.Aliases...)
 	}
 	// A word of another noun's, such as "create" of keys, is not near, but there may be a word that cobra knows.
-	if near := cmd.SuggestionsFor(typed); len(near) > 0 && !slices.Contains(names, nearest(typed, names)) {
+	if near := cmd.SuggestionsFor(typed); len(near) > 0 && !slices.Contains(names, spelling.Nearest(typed, names)) {
 		return fmt.Sprintf("; did you mean %q?", near[0])
 	}
-	if near := nearest(typed, names); near != "" {
+	if near := spelling.Nearest(typed, names); near != "" {
 		return fmt.Sprintf("; did you mean %q?", near)
 	}
 	return fmt.Sprintf("; see %s --help", cmd.CommandPath())

@@ -17,20 +17,6 @@ import (
 	"iop/gateway/spelling"
 )
 
-// slips is how many mistakes a name of some length may have and still be recognised.
-func slips(name string) int { return len(name)/5 + 2 }
-
-// nearest is the one of names that is meant by a mistyped one, or empty.
-func nearest(typed string, names []string) (best string) {
-	least := slips(typed)
-	for _, name := range names {
-		if d := spelling.Distance(strings.ToLower(typed), strings.ToLower(name), least); d < least {
-			best, least = name, d
-		}
-	}
-	return best
-}
-
 // flagSynonyms are flags by the names that other programs give them, the likeliest first.
 var flagSynonyms = map[string][]string{
 	"token": {"join-token-file", "admin-token-file"}, "url": {"edge", "admin-url"}, "server": {"edge", "admin-url"}, "endpoint": {"edge", "admin-url"},
@@ -65,7 +51,7 @@ func unknownFlag(cmd *cobra.Command, unknown *pflag.NotExistError) error {
 
 // meantFlag is the one of names that is meant by another: misspelt, or another program's, or a part of it. It may be none.
 func meantFlag(typed string, names []string) string {
-	if name := nearest(typed, names); name != "" {
+	if name := spelling.Nearest(typed, names); name != "" {
 		return name
 	}
 	for _, name := range flagSynonyms[typed] {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"iop/gateway/spelling"
 )
 
 // TestWrongFlags: an unknown flag names the one that is meant, or the command that has it.
@@ -155,7 +157,7 @@ func FuzzNearest(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, typed string) {
-		got := nearest(typed, names)
+		got := spelling.Nearest(typed, names)
 		if got != "" && !contains(visit, got) {
 			t.Fatalf("%q is no command", got)
 		}

@@ -86,13 +86,7 @@ func (l *faultList) err() error {
 
 // suggest ends a message about a name that is none of those that may stand there: the nearest, or all of them.
 func suggest(got string, names []string) string {
-	best, least := "", len(got)/5+2
-	for _, name := range names {
-		if d := spelling.Distance(strings.ToLower(got), name, least); d < least {
-			best, least = name, d
-		}
-	}
-	if best != "" {
+	if best := spelling.Nearest(got, names); best != "" {
 		return fmt.Sprintf("did you mean %s?", best)
 	}
 	if len(names) == 1 {

@@ -19,6 +19,17 @@ const (
 	minPart = 3
 )
 
+// Nearest returns the one of names, which are few and fixed, that was most likely meant by a mistyped one; empty: none is near.
+func Nearest(typed string, names []string) (best string) {
+	least := len(typed)/5 + 2
+	for _, name := range names {
+		if d := Distance(strings.ToLower(typed), strings.ToLower(name), least); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
 // Distance returns how many letters must be changed, inserted, removed or swapped with the next to turn a into b; limit if
 // it is that many or more.
 func Distance(a, b string, limit int) int {
