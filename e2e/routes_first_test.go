@@ -54,6 +54,19 @@ func TestFirstRoute(t *testing.T) {
 	says(t, iop(t, nil, check...), "OPENS fast: removed; a model with this name", "OPENS llama3.2:latest: served to everyone where a Node advertises it, previously only through the route fast\n")
 	writeRoutes(t, next, "advertised_models: refuse\n"+limited)
 	says(t, iop(t, nil, check...), "models that no route names are refused\n", "offered and refused, because no route names them:\n  llama3.2\n  qwen3:8b\n")
+
+	doubtful := []string{
+		"principals that no live API key has:\n  fast: teem; did you mean team?\n", "  fast: key:stranger; the principal of the key with this name is stranger\n  fast: red\n",
+		"defaults and caps that no known API or engine has:\n  fast: parameters.caps.max_token; did you mean max_tokens?\n",
+	}
+	const mistyped = "routes:\n  - {model: fast, principals: [team, teem, key:stranger, red], parameters: {caps: {max_token: 9}}}\n"
+	writeRoutes(t, next, mistyped)
+	says(t, iop(t, nil, check...), doubtful...)
+	before = s.config().Digest
+	writeRoutes(t, s.file, mistyped)
+	s.configBecomes("the names are mistyped", func(c configState) bool { return c.Digest != before })
+	says(t, iop(t, s.env, "routes"), doubtful...)
+	s.logs(t, `"unknown_parameters":["fast: parameters.caps.max_token; did you mean max_tokens?"]`, `"level":"WARN"`, `"principals_without_key":["fast: teem`)
 }
 
 // logs waits for a comparison of the routes with the fleet in the Edge's log that says all of it.

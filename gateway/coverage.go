@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -20,6 +21,8 @@ const (
 	coverageCalm = time.Minute
 	// coverageStart is how long the first line waits for a Node after the Edge's start.
 	coverageStart = 30 * time.Second
+	// keysPatience bounds the reading of the keys for a comparison.
+	keysPatience = 5 * time.Second
 )
 
 // Coverage implements admin.Edge.
@@ -29,7 +32,10 @@ func (o operator) Coverage(table *route.Table) admin.Coverage {
 
 // coverageOf compares a table with the providers of the current sessions.
 func coverageOf(table *route.Table, places *places) admin.Coverage {
-	c := admin.Coverage{Unrouted: []string{}, Reserved: []admin.ReservedModel{}, Missing: []admin.MissingTarget{}}
+	c := admin.Coverage{
+		Unrouted: []string{}, Reserved: []admin.ReservedModel{}, Missing: []admin.MissingTarget{},
+		Absent: []admin.AbsentPrincipal{}, Unknown: admin.UnknownParameters(table),
+	}
 	offered := places.names(nil)
 	reserved := table.Reserved()
 	for _, model := range offered {
@@ -91,7 +97,9 @@ func (s *Server) watchCoverage() {
 			continue
 		}
 		places := newPlaces(s.reg.Nodes(), nil)
-		if c := coverageOf(table, places); watch.due(table, &c, len(places.list) > 0, time.Now()) {
+		c := coverageOf(table, places)
+		c.Absent = s.absentPrincipals(table)
+		if watch.due(table, &c, len(places.list) > 0, time.Now()) {
 			s.logCoverage(table, &c)
 		}
 	}
@@ -147,7 +155,28 @@ func (s *Server) logCoverage(table *route.Table, c *admin.Coverage) {
 	add(fate, c.Unrouted)
 	add("only_through_route", texts(c.Reserved))
 	add("not_offered", texts(c.Missing))
-	s.log.Log(s.background, slog.LevelInfo, "routes compared with the models that nodes offer", attrs...)
+	add("principals_without_key", texts(c.Absent))
+	add("unknown_parameters", texts(c.Unknown))
+	level := slog.LevelInfo
+	if len(c.Absent)+len(c.Unknown) > 0 {
+		level = slog.LevelWarn // unlike a Node, these don't come by themselves
+	}
+	s.log.Log(s.background, level, "routes compared with the models that nodes offer", attrs...)
+}
+
+// absentPrincipals lists the principals of the table's routes that no live key has; none if the state can't be read, which others
+// report.
+func (s *Server) absentPrincipals(table *route.Table) []admin.AbsentPrincipal {
+	if !slices.ContainsFunc(table.Routes(), func(r *route.Route) bool { return len(r.Principals) > 0 }) {
+		return []admin.AbsentPrincipal{}
+	}
+	ctx, cancel := context.WithTimeout(s.background, keysPatience)
+	defer cancel()
+	keys, err := s.cfg.Store.Keys(ctx)
+	if err != nil {
+		return []admin.AbsentPrincipal{}
+	}
+	return admin.AbsentPrincipals(table, keys)
 }
 
 func texts[T fmt.Stringer](list []T) (lines []string) {

@@ -40,7 +40,7 @@ func evilEdge() http.Handler {
 	}
 	run := admin.Run{ID: evil, RequestID: evil, Key: evil, KeyName: evil, Principal: evil, Route: evil, Operation: evil, Model: evil, State: "active", Phase: evil, Code: evil,
 		Detail: evil, Started: at, Node: evil, Provider: evil, Reason: evil, Usage: &execution.Usage{Input: 1}}
-	key := admin.Key{ID: evil, Name: evil, Owner: evil, Principal: evil, Routes: []string{evil}}
+	key := admin.Key{ID: evil, Name: evil, Owner: evil, Principal: evil, Routes: []string{evil}, Unmatched: []admin.UnmatchedModel{{Pattern: evil, Similar: evil}}}
 	route := admin.Route{Name: evil, Aliases: []string{evil}, Policy: evil, Principals: []string{evil}, Groups: []admin.Group{
 		{When: evil, Targets: []admin.Target{{Node: evil, Provider: evil, Model: evil, Breaker: evil, InService: true}}},
 		{When: evil, Selects: []admin.TargetSpec{{Node: evil, Provider: evil, Model: evil}}},
@@ -51,6 +51,7 @@ func evilEdge() http.Handler {
 	config := admin.Configuration{ConfigStatus: file, AdvertisedModels: evil, Coverage: admin.Coverage{
 		Unrouted: []string{evil}, Reserved: []admin.ReservedModel{{Model: evil, Route: evil}},
 		Missing: []admin.MissingTarget{{Route: evil, TargetSpec: admin.TargetSpec{Node: evil, Provider: evil, Model: evil}, Similar: evil}},
+		Absent:  []admin.AbsentPrincipal{{Route: evil, Principal: evil, Similar: evil}}, Unknown: []admin.UnknownParameter{{Route: evil, Path: evil, Similar: evil}},
 	}}
 	answers := map[string]any{
 		"/status": status, "/config": config, "/nodes": list(node), "/runs": list(run), "/keys": list(key), "/routes": list(route),

@@ -37,7 +37,7 @@ func (c *edgeSettings) check(cmd *cobra.Command, s *settings) error {
 		if _, err = fmt.Fprintf(out, "not compared with routes in force: %s\n", onTerminal(err.Error())); err != nil {
 			return err
 		}
-		return printCoverage(out, "", &admin.Coverage{Reserved: reserved(table)})
+		return printCoverage(out, "", &admin.Coverage{Reserved: reserved(table), Unknown: admin.UnknownParameters(table)})
 	}
 	if err := printChanges(out, url, checked.Changes); err != nil {
 		return err
@@ -54,7 +54,7 @@ func reserved(table *route.Table) (list []admin.ReservedModel) {
 	return list
 }
 
-// printCoverage says how routes and what Nodes offer fit together; advertised is the file's advertised_models.
+// printCoverage says how routes, what Nodes offer and the API keys fit together; advertised is the file's advertised_models.
 func printCoverage(w io.Writer, advertised string, c *admin.Coverage) error {
 	unrouted := "served without a route"
 	if advertised == "refuse" {
@@ -65,6 +65,7 @@ func printCoverage(w io.Writer, advertised string, c *admin.Coverage) error {
 		lines []string
 	}{
 		{unrouted, c.Unrouted}, {"served only through a route, which limits them", texts(c.Reserved)}, {"targets that no connected Node offers", texts(c.Missing)},
+		{"principals that no live API key has", texts(c.Absent)}, {"defaults and caps that no known API or engine has", texts(c.Unknown)},
 	} {
 		if len(part.lines) == 0 {
 			continue

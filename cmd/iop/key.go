@@ -74,7 +74,8 @@ func newKeyCreateCommand() *cobra.Command {
 		Use:   "create",
 		Short: "Create an API key, which is shown only once",
 		Long: `Create an API key. It is shown only once: alone on standard output, or in the file
-given by --out. By default it has no limits and may use every model.`,
+given by --out. By default it has no limits and may use every model. A warning lists
+the models of --routes that no route and no connected Node has.`,
 		Example: `  iop key create --name alice
   iop key create --name ci --owner team-a --routes 'llama*,qwen*' --expires 30d --json
   iop key create --name batch --rpm 600 --tpm 200000 --concurrency 8 --monthly-tokens 50000000`,
@@ -84,6 +85,7 @@ given by --out. By default it has no limits and may use every model.`,
 		secret: "key", path: keysPath, body: flags.body, onState: createKey,
 		reveal:   func(k *admin.Key) (secret, word string) { return k.Key, fmt.Sprintf("API key %s for %q", k.ID, k.Name) },
 		secretOf: func(k *admin.Key) *string { return &k.Key },
+		doubts:   func(k *admin.Key) []string { return texts(k.Unmatched) },
 	}.command(cmd)
 }
 
@@ -263,6 +265,7 @@ func oneKeyCommand(cmd *cobra.Command, prepare func(*cobra.Command) (keyCall, er
 		if err != nil {
 			return fmt.Errorf("%s: %w", id, listedBy("iop key list", err))
 		}
+		warn(cmd, texts(key.Unmatched))
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), key)
 		}

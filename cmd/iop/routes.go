@@ -73,7 +73,7 @@ func newRoutesCommand() *cobra.Command {
 		Long: `List the routes that clients can request and the targets that serve them, with
 breaker, rest, load and weight of each target. With a file of routes it also lists
 models that Nodes offer without a route, models that are served only through a
-route, and targets that no Node offers.`,
+route, targets that no Node offers, and probable typing errors.`,
 		Example: "  iop routes\n  iop routes --json",
 	}, "/routes", "ROUTE POLICY WAITING GROUP NODE PROVIDER MODEL STATE LOAD WEIGHT LOADED", routeRows, showCoverage)
 }

@@ -37,6 +37,7 @@ type creation[B, T any] struct {
 	onState  func(context.Context, *state.Store, B) (T, error)
 	reveal   func(*T) (secret, word string) // the secret, and what it is for
 	secretOf func(*T) *string               // where the answer has the secret
+	doubts   func(*T) []string              // what the user should know about it; or nil
 }
 
 // command completes cmd, which has its names and its own flags, and must not have been run.
@@ -68,6 +69,9 @@ func (c creation[B, T]) command(cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if c.doubts != nil {
+			warn(cmd, c.doubts(&made))
+		}
 		secret, word := c.reveal(&made)
 		if out.path != "" {
 			*c.secretOf(&made) = "" // the file has it; standard output may end up in a log
@@ -75,6 +79,13 @@ func (c creation[B, T]) command(cmd *cobra.Command) *cobra.Command {
 		return out.deliver(cmd, asJSON, made, secret, word)
 	}
 	return cmd
+}
+
+// warn prints lines on standard error, each as a warning.
+func warn(cmd *cobra.Command, lines []string) {
+	for _, line := range lines {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", onTerminal(line))
+	}
 }
 
 // inventory is what the commands that list a kind, such as keys, have in common.

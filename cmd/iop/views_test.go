@@ -70,6 +70,8 @@ func TestRoutesTable(t *testing.T) {
 	}}, "/admin/v1/config": admin.Configuration{ConfigStatus: admin.ConfigStatus{Path: "iop.yaml"}, AdvertisedModels: "serve", Coverage: admin.Coverage{
 		Unrouted: []string{"m", "n\x1b"}, Reserved: []admin.ReservedModel{{Model: "big", Route: "chat", Limits: []string{"principals", "caps"}}},
 		Missing: []admin.MissingTarget{{Route: "chat", TargetSpec: admin.TargetSpec{Node: "gpu-*", Provider: "o", Model: "l"}, Similar: "l:latest"}},
+		Absent:  []admin.AbsentPrincipal{{Route: "chat", Principal: "anna", Key: "key:x"}, {Route: "chat", Principal: "b", Similar: "bb"}, {Route: "m", Principal: "c"}},
+		Unknown: []admin.UnknownParameter{{Route: "chat", Path: "parameters.caps.max_token", Similar: "max_tokens"}, {Route: "m", Path: "parameters.defaults.x"}},
 	}}})
 	shows(t, "routes", `
 ROUTE  POLICY      WAITING  GROUP         NODE   PROVIDER  MODEL  STATE                 LOAD  WEIGHT  LOADED
@@ -86,7 +88,14 @@ served without a route:
 served only through a route, which limits them:
   big: chat (principals, caps)
 targets that no connected Node offers:
-  chat: l on gpu-* at o, but l:latest`)
+  chat: l on gpu-* at o, but l:latest
+principals that no live API key has:
+  chat: anna; the principal of the key with this name is key:x
+  chat: b; did you mean bb?
+  m: c
+defaults and caps that no known API or engine has:
+  chat: parameters.caps.max_token; did you mean max_tokens?
+  m: parameters.defaults.x`)
 }
 
 func TestQueueTable(t *testing.T) {
@@ -259,11 +268,12 @@ func TestNothingMovesTheCursor(t *testing.T) {
 	newFakeAdmin(t, map[string]any{
 		"/admin/v1/config": admin.Configuration{ConfigStatus: admin.ConfigStatus{Path: bad}, Coverage: admin.Coverage{
 			Unrouted: []string{bad}, Reserved: []admin.ReservedModel{{Model: bad, Route: bad}}, Missing: []admin.MissingTarget{{Route: bad, TargetSpec: admin.TargetSpec{Model: bad, Node: bad}, Similar: bad}},
+			Absent: []admin.AbsentPrincipal{{Route: bad, Principal: bad, Key: bad}}, Unknown: []admin.UnknownParameter{{Route: bad, Path: bad, Similar: bad}},
 		}},
 		"/admin/v1/routes":    listing[admin.Route]{[]admin.Route{{Name: bad, Groups: []admin.Group{{Targets: []admin.Target{{Node: bad, Model: bad}}}}}}},
 		"/admin/v1/queue":     listing[admin.Queue]{[]admin.Queue{{Route: bad, Principals: []admin.QueuedPrincipal{{Principal: bad}}}}},
 		"/admin/v1/usage":     admin.Usage{By: []string{"route", "model"}, Data: []admin.UsageRow{{Route: bad, Model: bad}}},
-		"/admin/v1/keys/k":    admin.Key{ID: bad, Name: bad, Principal: bad, Routes: []string{bad}},
+		"/admin/v1/keys/k":    admin.Key{ID: bad, Name: bad, Principal: bad, Routes: []string{bad}, Unmatched: []admin.UnmatchedModel{{Pattern: bad, Similar: bad}}},
 		"/admin/v1/runs":      listing[admin.Run]{[]admin.Run{{Route: bad, Reason: bad, Detail: bad}}},
 		"/admin/v1/runs/r":    admin.Run{Model: bad, Route: bad, Reason: bad, Detail: bad},
 		"/admin/v1/slots":     listing[admin.Slot]{[]admin.Slot{{Name: bad, By: bad}}},
@@ -274,7 +284,7 @@ func TestNothingMovesTheCursor(t *testing.T) {
 	})
 	for _, args := range []string{"routes", "queue", "usage --by route,model", "key show k", "runs", "runs show r", "status", "slot list", "profile list", "node-list show", "audit"} {
 		status, stdout, stderr := execute(t, strings.Fields(args)...)
-		if status != exitOK || strings.Contains(stdout, "\x1b") {
+		if status != exitOK || strings.Contains(stdout+stderr, "\x1b") {
 			t.Errorf("iop %s: status %d: %q%s", args, status, stdout, stderr)
 		}
 	}

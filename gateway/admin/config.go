@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	_ "embed"
 	"errors"
 	"io"
@@ -21,16 +22,21 @@ func (a *api) document(w http.ResponseWriter, _ *http.Request) error {
 }
 
 // configuration shows the routes in force and where they come from.
-func (a *api) configuration(*http.Request) (any, error) {
+func (a *api) configuration(r *http.Request) (any, error) {
 	status, table := a.edge.Configuration()
-	return a.configurationOf(status, table), nil
+	return a.configurationOf(r.Context(), status, table), nil
 }
 
-func (a *api) configurationOf(status ConfigStatus, table *route.Table) Configuration {
+func (a *api) configurationOf(ctx context.Context, status ConfigStatus, table *route.Table) Configuration {
 	c := Configuration{ConfigStatus: status, AdvertisedModels: "refuse", Table: RouteConfigs(table), Coverage: a.edge.Coverage(table)}
 	if table.ServesAdvertised() {
 		c.AdvertisedModels = "serve"
 	}
+	keys, err := a.store.Keys(ctx)
+	if err != nil { // a reload has taken effect all the same
+		a.log.Warn("principals were not compared with the keys, which could not be read", "error", err)
+	}
+	c.Coverage.Absent = AbsentPrincipals(table, keys)
 	return c
 }
 
@@ -48,7 +54,7 @@ func (a *api) reloadConfig(r *http.Request) (any, error) {
 	}
 	status, table := a.edge.Configuration()
 	a.done(r, "reload config", "digest", status.Digest)
-	return a.configurationOf(status, table), nil
+	return a.configurationOf(r.Context(), status, table), nil
 }
 
 // noteReload notes an order to read the file, and what came of it.
@@ -78,9 +84,8 @@ func (a *api) checkConfig(r *http.Request) (any, error) {
 		return nil, err
 	}
 	_, inForce := a.edge.Configuration()
-	check := ConfigCheck{
-		Configuration: a.configurationOf(ConfigStatus{Digest: table.Digest(), Routes: len(table.Routes())}, table), Changes: []ConfigChange{},
-	}
+	status := ConfigStatus{Digest: table.Digest(), Routes: len(table.Routes())}
+	check := ConfigCheck{Configuration: a.configurationOf(r.Context(), status, table), Changes: []ConfigChange{}}
 	for _, c := range route.Changes(inForce, table) {
 		check.Changes = append(check.Changes, ConfigChange(c))
 	}

@@ -2,9 +2,11 @@ package admin_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"iop/gateway/admin"
+	"iop/state"
 )
 
 const (
@@ -38,6 +40,36 @@ func TestReload(t *testing.T) {
 	d.edge.unread = errors.New("open iop.yaml: permission denied")
 	if e := d.refused(422, "invalid_config", "", "POST", v1+"/config/reload", ""); e.Message != "open iop.yaml: permission denied" {
 		t.Errorf("told %q", e.Message)
+	}
+}
+
+// TestDoubtfulNamesAreListed: principals that no live key has, in a file that is right otherwise.
+func TestDoubtfulNamesAreListed(t *testing.T) {
+	d := newDesk(t)
+	const file = "routes:\n  - {model: chat, principals: [anna, team-q, 'team-?', gone, late, 'none*']}\n"
+	var c admin.Configuration
+	d.must(&c, "POST", v1+"/config/check", file, yaml)
+	if len(c.Coverage.Absent) != 0 {
+		t.Errorf("without keys: %+v", c.Coverage.Absent)
+	}
+	made := map[string]state.KeyID{}
+	for name, owner := range map[string]string{"anna": "", "a1": "team-a", "g1": "gone"} {
+		key, _, err := d.store.CreateKey(t.Context(), state.KeySpec{Name: name, Owner: owner})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[name] = key.ID
+	}
+	if err := d.store.RevokeKey(t.Context(), made["g1"], "test"); err != nil {
+		t.Fatal(err)
+	}
+	d.must(&c, "POST", v1+"/config/check", file, yaml)
+	want := []admin.AbsentPrincipal{
+		{Route: "chat", Principal: "anna", Key: "key:" + string(made["anna"])}, {Route: "chat", Principal: "team-q", Similar: "team-a"},
+		{Route: "chat", Principal: "gone"}, {Route: "chat", Principal: "late"}, {Route: "chat", Principal: "none*"},
+	}
+	if !slices.Equal(c.Coverage.Absent, want) {
+		t.Errorf("got %+v, want %+v", c.Coverage.Absent, want)
 	}
 }
 

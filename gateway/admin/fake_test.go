@@ -162,6 +162,15 @@ func (e *fakeEdge) KeyUse(keys []state.Key) []admin.KeyUse {
 	return uses
 }
 
+func (e *fakeEdge) Unmatched(patterns []string) (list []admin.UnmatchedModel) {
+	for _, p := range patterns {
+		if p == "mistyped" {
+			list = append(list, admin.UnmatchedModel{Pattern: p, Similar: "typed"})
+		}
+	}
+	return list
+}
+
 func (e *fakeEdge) FlushUsage(context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -173,6 +182,7 @@ func (e *fakeEdge) Coverage(*route.Table) admin.Coverage {
 	return admin.Coverage{
 		Unrouted: []string{"m"}, Reserved: []admin.ReservedModel{{Model: "n", Route: "chat", Limits: []string{"caps"}}},
 		Missing: []admin.MissingTarget{{Route: "chat", TargetSpec: admin.TargetSpec{Model: "n", Weight: 1}}},
+		Unknown: []admin.UnknownParameter{{Route: "chat", Path: "parameters.caps.max_token", Similar: "max_tokens"}},
 	}
 }
 

@@ -39,11 +39,14 @@ func (a *api) inUse(ctx context.Context, keys []state.Key) ([]Key, error) {
 	return views, nil
 }
 
-// oneInUse is inUse for one key.
+// oneInUse is inUse for one key, with what its list of models does not match.
 func (a *api) oneInUse(ctx context.Context, key state.Key) (any, error) {
 	views, err := a.inUse(ctx, []state.Key{key})
 	if err != nil {
 		return nil, err
+	}
+	if views[0].Revoked == nil {
+		views[0].Unmatched = a.edge.Unmatched(key.Routes)
 	}
 	return views[0], nil
 }
@@ -73,7 +76,7 @@ func (a *api) createKey(r *http.Request) (any, error) {
 	}
 	a.done(r, "create key", "key", key.ID, "name", key.Name)
 	view := KeyView(&key)
-	view.Key = secret.Reveal()
+	view.Key, view.Unmatched = secret.Reveal(), a.edge.Unmatched(key.Routes)
 	return view, nil
 }
 

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,28 @@ func TestKeyLife(t *testing.T) {
 	d.must(&got, "GET", path, "")
 	if got.Revoked == nil {
 		t.Errorf("not revoked: %+v", got)
+	}
+}
+
+// TestUnmatchedModels: who makes, changes or shows a key learns which of its models nothing has.
+func TestUnmatchedModels(t *testing.T) {
+	d := newDesk(t)
+	var key admin.Key
+	d.must(&key, "POST", v1+"/keys", `{"name":"ci","routes":["m*","mistyped"]}`)
+	want := []admin.UnmatchedModel{{Pattern: "mistyped", Similar: "typed"}}
+	if !slices.Equal(key.Unmatched, want) {
+		t.Errorf("made: %+v", key.Unmatched)
+	}
+	path := v1 + "/keys/ci"
+	for _, call := range [][2]string{{"PATCH", `{"routes":["mistyped"]}`}, {"GET", ""}} {
+		key = admin.Key{}
+		if d.must(&key, call[0], path, call[1]); !slices.Equal(key.Unmatched, want) {
+			t.Errorf("%s: %+v", call[0], key.Unmatched)
+		}
+	}
+	key = admin.Key{}
+	if d.must(&key, "PATCH", path, `{"routes":["m"]}`); key.Unmatched != nil {
+		t.Errorf("corrected: %+v", key.Unmatched)
 	}
 }
 

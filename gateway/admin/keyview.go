@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"iop/state"
@@ -26,6 +27,24 @@ type Key struct {
 	Revoked       *time.Time  `json:"revoked"`
 	LastUsed      *time.Time  `json:"last_used"`
 	Use           *KeyUse     `json:"use,omitempty"` // absent where no Edge tells it
+	// Unmatched are those of Routes that no route and no model of a connected Node matches now. Lists of keys don't have it.
+	Unmatched []UnmatchedModel `json:"unmatched,omitempty"`
+}
+
+// UnmatchedModel is a pattern of a key's routes that nothing in service matches: the Node with the model is away, or the name is
+// mistyped.
+type UnmatchedModel struct {
+	Pattern string `json:"pattern"`
+	Similar string `json:"similar"` // the name that was probably meant, or empty
+}
+
+// String is the pattern in a sentence.
+func (m UnmatchedModel) String() string {
+	line := fmt.Sprintf("no route and no connected Node has the model %q", m.Pattern)
+	if m.Similar != "" {
+		line += fmt.Sprintf("; did you mean %q?", m.Similar)
+	}
+	return line
 }
 
 // KeyUse is what of a key's limits is taken now.

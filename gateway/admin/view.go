@@ -36,11 +36,14 @@ type Edge interface {
 	CloseToken(token state.JoinTokenID) int
 	// KeyUse says what of each key's limits is taken now, but for MonthTokens.
 	KeyUse(keys []state.Key) []KeyUse
+	// Unmatched returns those of the patterns of a key's models that no route and no model of a connected Node matches. Without
+	// any of these it returns none.
+	Unmatched(patterns []string) []UnmatchedModel
 	// FlushUsage writes down the records of the runs that have ended, so that who asks for usage next finds them.
 	FlushUsage(ctx context.Context) error
 	// Configuration returns the configuration of the routes, and the table that it makes.
 	Configuration() (ConfigStatus, *route.Table)
-	// Coverage compares a table with what Nodes offer now.
+	// Coverage compares a table with what Nodes offer now. It leaves Absent empty.
 	Coverage(table *route.Table) Coverage
 	// ReloadConfig reads the file again and applies it if it is right. Its error is a *route.ConfigError, ErrNoConfig,
 	// or says why the file can't be read.
