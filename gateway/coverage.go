@@ -36,7 +36,15 @@ func coverageOf(table *route.Table, places *places) admin.Coverage {
 		Unrouted: []string{}, Reserved: []admin.ReservedModel{}, Missing: []admin.MissingTarget{},
 		Absent: []admin.AbsentPrincipal{}, Unknown: admin.UnknownParameters(table),
 	}
-	offered := places.names(nil)
+	offered, selected := places.names(nil), map[string]bool{}
+	for _, r := range table.Routes() {
+		for i := range r.Groups {
+			c.Missing = append(c.Missing, places.missing(r.Name, &r.Groups[i], offered)...)
+			for _, t := range places.of(&r.Groups[i]) {
+				selected[t.Model] = true
+			}
+		}
+	}
 	reserved := table.Reserved()
 	for _, model := range offered {
 		switch {
@@ -44,7 +52,7 @@ func coverageOf(table *route.Table, places *places) admin.Coverage {
 			reserved = append(reserved, model)
 		case table.OwnedBy(model) != nil:
 			c.Reserved = append(c.Reserved, admin.ReservedModel{Model: model, Route: table.OwnedBy(model).Name, Limits: []string{"its name"}})
-		case !table.Names(model) && !table.Selects(model):
+		case !table.Names(model) && !table.Selects(model) && !selected[model]:
 			c.Unrouted = append(c.Unrouted, model)
 		}
 	}
@@ -54,11 +62,6 @@ func coverageOf(table *route.Table, places *places) admin.Coverage {
 		c.Reserved = append(c.Reserved, admin.ReservedModel{Model: model, Route: r.Name, Limits: table.Limits(r)})
 	}
 	slices.SortFunc(c.Reserved, func(a, b admin.ReservedModel) int { return cmp.Compare(a.Model, b.Model) })
-	for _, r := range table.Routes() {
-		for i := range r.Groups {
-			c.Missing = append(c.Missing, places.missing(r.Name, &r.Groups[i], offered)...)
-		}
-	}
 	return c
 }
 

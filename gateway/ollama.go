@@ -149,8 +149,14 @@ func (s *Server) detailsOf(name string) *tunnel.ModelDetails {
 	if r == nil || !meansItsName(r) {
 		return nil
 	}
-	id, models := r.Name, s.reg.Models() // the name may be an alias
-	i, ok := slices.BinarySearchFunc(models, id, func(m tunnel.ModelInfo, id string) int { return cmp.Compare(m.ID, id) })
+	models := s.reg.Models()
+	at := func(id string) (int, bool) {
+		return slices.BinarySearchFunc(models, id, func(m tunnel.ModelInfo, id string) int { return cmp.Compare(m.ID, id) })
+	}
+	i, ok := at(r.Name) // the name may be an alias
+	if !ok && !r.Advertised {
+		i, ok = at(route.OtherSpelling(r.Name))
+	}
 	if !ok {
 		return nil
 	}
@@ -200,7 +206,8 @@ func (s *Server) routeLoaded(name string, loaded map[string]bool) bool {
 	}
 	for _, g := range r.Groups {
 		for i := range g.Targets {
-			if loaded[g.Targets[i].Model] {
+			model, ok := g.Targets[i].ModelAt(func(model string) bool { _, offered := loaded[model]; return offered })
+			if ok && loaded[model] {
 				return true
 			}
 		}

@@ -127,26 +127,36 @@ func (ps *places) of(g *route.Group) []admin.Target {
 			if !spec.Matches(p.target.Node, p.labels, p.target.Provider) {
 				continue
 			}
-			k := slices.IndexFunc(p.models, func(m tunnel.ModelInfo) bool { return m.ID == spec.Model })
-			if k < 0 {
-				continue
+			if m := p.modelOf(spec); m != nil {
+				targets = append(targets, ps.view(p, spec, m))
+				break
 			}
-			targets = append(targets, ps.view(p, spec, p.models[k].Loaded))
-			break
 		}
 	}
 	return targets
 }
 
-func (ps *places) view(p *servicePlace, spec *route.Target, loaded bool) admin.Target {
+// modelOf is the model that the target means there, or nil.
+func (p *servicePlace) modelOf(spec *route.Target) *tunnel.ModelInfo {
+	at := func(name string) int {
+		return slices.IndexFunc(p.models, func(m tunnel.ModelInfo) bool { return m.ID == name })
+	}
+	name, ok := spec.ModelAt(func(name string) bool { return at(name) >= 0 })
+	if !ok {
+		return nil
+	}
+	return &p.models[at(name)]
+}
+
+func (ps *places) view(p *servicePlace, spec *route.Target, m *tunnel.ModelInfo) admin.Target {
 	v := admin.Target{
-		Node: p.target.Node, Generation: p.target.Generation, Provider: p.target.Provider, Model: spec.Model,
+		Node: p.target.Node, Generation: p.target.Generation, Provider: p.target.Provider, Model: m.ID,
 		InService: p.inService, Breaker: "closed", InFlight: p.load.InFlight, Capacity: p.load.Capacity,
-		Weight: spec.Weight, Loaded: loaded, Resting: p.load.BackingOff,
+		Weight: spec.Weight, Loaded: m.Loaded, Resting: p.load.BackingOff,
 	}
 	rest := p.load.Rests
 	for _, b := range p.load.Breakers {
-		if b.Model == spec.Model {
+		if b.Model == m.ID {
 			v.Breaker, rest = b.State, max(rest, b.Opens)
 		}
 	}

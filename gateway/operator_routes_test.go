@@ -270,3 +270,35 @@ func TestAdminShowsWhatIsWrongWithATarget(t *testing.T) {
 	}
 	e.idle()
 }
+
+// A target in Ollama's other spelling is the offered model everywhere: in its requests, in the list, and in what is not routed.
+func TestTargetInTheOtherSpelling(t *testing.T) {
+	e, _ := withRoutes(t, `
+advertised_models: serve
+routes:
+  - {model: chat, parameters: {caps: {max_tokens: 5}}, targets: [{model: llama3.2}]}
+  - {model: plain, targets: [{model: "gpt:latest"}]}
+  - {model: wrong, targets: [{model: LLAMA3.2}]}
+  - {model: "own", policy: weighted}
+`)
+	sent := make(chan sentRun, 1)
+	e.addNode("n1", 4, capturing(sent, answerJSON(200, `{}`)), "llama3.2:latest", "gpt", "own:latest", "free")
+	for model, want := range map[string]string{"chat": `{"model":"llama3.2:latest","max_tokens":5}`, "plain": `{"model":"gpt","max_tokens":9}`, "own": `{"model":"own:latest","max_tokens":9}`} {
+		status, _, answer := e.post(chat, `{"model":"`+model+`","max_tokens":9}`)
+		if status != http.StatusOK {
+			t.Fatalf("%s: %d %s", model, status, answer)
+		}
+		if got := <-sent; got.body != want {
+			t.Errorf("%s: the provider gets %s", model, got.body)
+		}
+	}
+	var c admin.Configuration
+	e.adminGet("/admin/v1/config", &c)
+	if got := fmt.Sprint(c.Coverage.Missing, c.Coverage.Unrouted); got != "[wrong: LLAMA3.2, but llama3.2:latest] [free]" {
+		t.Errorf("the comparison says %s", got)
+	}
+	if got := e.routes(); !strings.Contains(got, "chat full[n1/p:llama3.2:latest true closed 0/4 x1]") {
+		t.Errorf("the routes are\n%s", got)
+	}
+	e.idle()
+}

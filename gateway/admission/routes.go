@@ -162,7 +162,7 @@ type match struct {
 func (c *Controller) matchesLocked(p *place) map[*group]match {
 	found := map[*group]match{}
 	for name, s := range p.engine.services {
-		for _, ref := range c.refs[name] {
+		for _, ref := range c.refsLocked(p, name) {
 			if ref.target != nil && !ref.target.Matches(p.target.Node, p.labels, p.target.Provider) {
 				continue
 			}
@@ -176,6 +176,16 @@ func (c *Controller) matchesLocked(p *place) map[*group]match {
 		}
 	}
 	return found
+}
+
+// refsLocked returns the targets that mean the model of that name at p: those of the name, and those of Ollama's other spelling of it
+// where p does not offer that.
+func (c *Controller) refsLocked(p *place, name string) []targetRef {
+	other := route.OtherSpelling(name)
+	if other == "" || len(c.refs[other]) == 0 || p.engine.services[other] != nil {
+		return c.refs[name]
+	}
+	return slices.Concat(c.refs[name], c.refs[other])
 }
 
 // advertisedLocked returns the line of an advertised model, made if needed, that is about to get a candidate.

@@ -35,6 +35,41 @@ func take1(t *testing.T, c *admission.Controller, r *route.Route) *admission.Tic
 	return ticket
 }
 
+// A target's name means Ollama's other spelling of the model where a provider has that alone.
+func TestTargetsInTheOtherSpelling(t *testing.T) {
+	c, r := configured(route.LeastBusy, group(0,
+		route.Target{Model: "m", Weight: 1}, route.Target{Model: "old:latest", Weight: 1}, route.Target{Model: "sized:7b", Weight: 1},
+	))
+	put := func(id execution.NodeID, models ...string) {
+		offer := admission.Offer{Provider: "p", Capacity: 1, Selectable: true}
+		for _, m := range models {
+			offer.Models = append(offer.Models, admission.Model{ID: m})
+		}
+		c.Offer(id, 1, 0, nil, []admission.Offer{offer})
+	}
+	put("others", "sized:7b:latest", "M", "m:8b", "m:latest:latest", "org/m")
+	if c.Serves(r) {
+		t.Error("it is served by what has another name")
+	}
+	put("tagged", "m:latest")
+	put("both", "m:latest", "m")
+	put("plain", "old")
+	got := map[execution.NodeID]string{}
+	for range 3 {
+		ticket := take1(t, c, r)
+		got[ticket.Target.Node] = ticket.Model
+	}
+	if fmt.Sprint(got) != "map[both:m plain:old tagged:m:latest]" {
+		t.Errorf("got %v", got)
+	}
+	put("both", "m:latest") // what was meant is gone, the other is left
+	w := queue(t, c, admission.Request{Route: r})
+	put("late", "m:latest")
+	if ticket := result(t, w); ticket.Target.Node != "late" || ticket.Model != "m:latest" {
+		t.Errorf("got %v, %s", ticket.Target, ticket.Model)
+	}
+}
+
 func TestTargetsOfARoute(t *testing.T) {
 	c, r := configured(route.LeastBusy, group(0,
 		route.Target{Node: "gpu-*", Labels: map[string]string{"site": "lab"}, Provider: "vllm", Model: "big", Weight: 1},

@@ -43,12 +43,25 @@ const latest = ":latest"
 // OtherSpelling is Ollama's other name of the same model, with the tag "latest" or without it; empty if there is none.
 func OtherSpelling(model string) string {
 	if name, ok := strings.CutSuffix(model, latest); ok {
+		if OtherSpelling(name) != model {
+			return "" // a tag is behind another one
+		}
 		return name
 	}
 	if strings.Contains(model[strings.LastIndexByte(model, '/')+1:], ":") {
 		return ""
 	}
 	return model + latest
+}
+
+// ModelAt returns the name under which a provider is asked for the target's model: its own, or Ollama's other spelling of it where
+// the provider offers that alone. ok is false where it offers neither.
+func (t *Target) ModelAt(offers func(model string) bool) (model string, ok bool) {
+	if offers(t.Model) {
+		return t.Model, true
+	}
+	other := OtherSpelling(t.Model)
+	return other, other != "" && offers(other)
 }
 
 // reserve finds the models that are reached only through their routes. It runs once the Table has all routes.

@@ -87,7 +87,7 @@ type Target struct {
 	Node     string            // glob of the Node's name; empty: any
 	Labels   map[string]string // all of which the Node must have
 	Provider string            // glob of the provider's id; empty: any
-	Model    string            // the name that the provider knows; never empty
+	Model    string            // the name that the provider knows, or Ollama's other spelling of it: see ModelAt; never empty
 	Weight   int               // at least 1
 
 	// What a lease is made of, in managed mode. Without a Slot the run has none.
