@@ -87,6 +87,9 @@ func (s *Server) logRun(x *exchange, end *ending) {
 	if u := end.terminal.Usage; u.Known {
 		r.AddAttrs(slog.Int64("input_tokens", u.Input), slog.Int64("output_tokens", u.Output))
 	}
+	if end.told != "" {
+		r.AddAttrs(slog.String("client_code", end.told))
+	}
 	if end.terminal.Detail != "" {
 		r.AddAttrs(slog.String("detail", end.terminal.Detail))
 	}

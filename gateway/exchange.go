@@ -163,7 +163,7 @@ func (x *exchange) run() (abort bool) {
 	abort = x.conclude(v)
 	x.end = ending{
 		terminal: v.terminal, status: x.reply.status, bytes: x.reply.bytes, firstByte: x.reply.firstByte,
-		total: time.Since(x.started),
+		total: time.Since(x.started), told: toldCode(x.reply.code),
 	}
 	return abort
 }

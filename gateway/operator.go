@@ -182,6 +182,7 @@ func (rec *record) operatorView() admin.Run {
 	if rec.state == runEnded {
 		t := &rec.end.terminal
 		v.Outcome, v.Code, v.Detail, v.Status = t.Outcome.String(), t.Code.String(), t.Detail, rec.end.status
+		v.ClientCode = rec.end.told
 		v.TTFBMS, v.DurationMS, v.Bytes = millis(rec.end.firstByte), millis(rec.end.total), rec.end.bytes
 		if u := t.Usage; u.Known {
 			v.Usage = &u

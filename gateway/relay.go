@@ -37,11 +37,12 @@ const (
 
 // reply is what the client got so far. It outlives a dispatch.
 type reply struct {
-	status    int  // 0 until the head was sent
-	events    bool // the head promised an event stream, or one of lines
-	answered  bool // bytes of the provider's answer went out: no second dispatch
-	gone      bool // a write failed
-	border    bool // nothing, or an event's end, was written last
+	status    int    // 0 until the head was sent
+	code      string // of the error that the client was told, or empty
+	events    bool   // the head promised an event stream, or one of lines
+	answered  bool   // bytes of the provider's answer went out: no second dispatch
+	gone      bool   // a write failed
+	border    bool   // nothing, or an event's end, was written last
 	bytes     int64
 	relayed   relayed
 	firstByte time.Duration
@@ -471,7 +472,7 @@ func (x *exchange) refuse(v *verdict) {
 	values := make(headerValues, 0, 8)
 	x.ownHeaders(h, &values, now)
 	if v.raw == nil {
-		x.reply.status = v.problem.Status
+		x.reply.status, x.reply.code = v.problem.Status, v.problem.Code
 		openai.WriteError(x.w, x.fam, x.requestID, v.problem)
 		return
 	}
@@ -499,6 +500,7 @@ func (x *exchange) inBand(v *verdict) {
 	if problem == nil {
 		problem = v.raw.problem()
 	}
+	x.reply.code = problem.Code
 	if x.renders() {
 		x.failInBand(problem)
 		return

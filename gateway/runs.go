@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"iop/execution"
+	"iop/execution/safetext"
 	"iop/gateway/admission"
 	"iop/gateway/registry"
 	"iop/state"
@@ -69,6 +70,15 @@ type ending struct {
 	bytes     int64         // body bytes to the client
 	firstByte time.Duration // from the start; 0 if there was none
 	total     time.Duration
+	told      string // the code of the error that the client got, or empty
+}
+
+// maxToldCode bounds what is remembered of the code: it can be the provider's.
+const maxToldCode = 64
+
+// toldCode is a code as it is shown.
+func toldCode(code string) string {
+	return safetext.Escape(safetext.MaskKeys(code[:min(len(code), maxToldCode)]))
 }
 
 // opened notes that a run was opened, whose answer goes to w.

@@ -24,6 +24,7 @@ type runView struct {
 	Phase      string           `json:"phase"`
 	Outcome    string           `json:"outcome,omitempty"`
 	Code       string           `json:"code,omitempty"`
+	ClientCode string           `json:"client_code,omitempty"` // of the error in the answer
 	Status     int              `json:"status,omitempty"`
 	Created    int64            `json:"created"` // Unix seconds
 	QueueMS    int64            `json:"queue_ms"`
@@ -48,6 +49,7 @@ func (rec *record) view() runView {
 	}
 	if rec.state == runEnded {
 		v.DurationMS = rec.end.total.Milliseconds()
+		v.ClientCode = rec.end.told
 		v.Outcome, v.Code, v.Status = rec.end.terminal.Outcome.String(), rec.end.terminal.Code.String(), rec.end.status
 		if u := rec.end.terminal.Usage; u.Known {
 			v.Usage = &u

@@ -24,7 +24,8 @@ func newRunsCommand() *cobra.Command {
 		Short: "List active and recent runs; --follow prints each run as it ends",
 		Long: `List the active runs and the most recent ended ones. With --follow it also prints
 each run as it ends, until Ctrl-C. For runs that ended badly, STATE shows the code
-and DETAIL what the Node reported, which clients never see. A ~ marks TOKENS that
+that the client got, then the run's own code in brackets if it differs, and DETAIL
+what the Node reported, which clients never see. A ~ marks TOKENS that
 are estimated.`,
 		Example: `  iop runs --limit 20
   iop runs --run-state active --node gpu-3
@@ -149,10 +150,10 @@ func viewRun(r *admin.Run) runView {
 	switch {
 	case r.State == "active":
 		v.state = r.Phase
-	case r.State == "ended" && r.Code == "":
+	case r.State == "ended" && r.Codes() == "":
 		v.state = r.Outcome
 	case r.State == "ended":
-		v.state = r.Outcome + ": " + r.Code
+		v.state = r.Outcome + ": " + r.Codes()
 	}
 	if r.Usage != nil {
 		v.tokens = fmt.Sprintf("%d+%d", r.Usage.Input, r.Usage.Output)

@@ -40,6 +40,15 @@ func TestRunAsShown(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	for _, c := range [][3]string{
+		{"deadline", "queue_timeout", "failed: queue_timeout (deadline)"}, {"deadline", "", "failed: deadline"}, {"", "context_length_exceeded", "failed: context_length_exceeded"},
+		{"", "", "failed"}, {"no_node_available", "no_node_available", "failed: no_node_available"},
+	} {
+		coded := shownRun
+		if coded.Code, coded.ClientCode = c[0], c[1]; viewRun(&coded).state != c[2] {
+			t.Errorf("got %q, want %q", viewRun(&coded).state, c[2])
+		}
+	}
 	reported := shownRun
 	reported.Usage = &execution.Usage{Input: 12, Output: 28, Known: true}
 	if tokens := viewRun(&reported).tokens; tokens != "12+28" {

@@ -192,6 +192,7 @@ type Run struct {
 	Phase      string               `json:"phase"`
 	Outcome    string               `json:"outcome,omitempty"`
 	Code       string               `json:"code,omitempty"`
+	ClientCode string               `json:"client_code,omitempty"` // of the error that the client got
 	Detail     string               `json:"detail,omitempty"`
 	Status     int                  `json:"status,omitempty"`
 	Started    time.Time            `json:"started"`
@@ -205,6 +206,17 @@ type Run struct {
 	Reason     string               `json:"reason,omitempty"` // of the selection
 	Attempts   int                  `json:"attempts"`
 	Usage      *execution.Usage     `json:"usage,omitempty"`
+}
+
+// Codes is why the run did not complete: the code that the client got, then the run's own in brackets where that is another.
+func (r Run) Codes() string {
+	switch {
+	case r.ClientCode == "" || r.ClientCode == r.Code:
+		return r.Code
+	case r.Code == "":
+		return r.ClientCode
+	}
+	return r.ClientCode + " (" + r.Code + ")"
 }
 
 // JoinToken is a join token without its secret; with it (Token) in the answer to its creation only.
