@@ -10,7 +10,8 @@ import (
 
 // finish closes the books of a run: the record, the metrics, and the one line in the log.
 func (s *Server) finish(x *exchange, end ending) {
-	x.stats = s.routing.stats(x.route.Name, x.rec.found())
+	x.named = x.rec.found() || !x.route.Advertised || s.adm.Knows(x.route)
+	x.stats = s.routing.stats(x.route.Name, x.named)
 	end.terminal.Usage = x.used(&end.terminal)
 	if u := end.terminal.Usage; u.Output > 0 && !u.Estimated && end.terminal.Outcome == execution.Completed {
 		if owner, ok := s.reg.Owner(x.ticket.Target); ok { // else its session is gone, and nobody can be asked

@@ -45,6 +45,7 @@ type exchange struct {
 	requestID string
 	key       *state.Key
 	env       openai.Envelope
+	named     bool   // route is of the file, or some Node offered its model: set when the run is over
 	routed    string // the model's name that counts: env.Model, or Ollama's other spelling of it (routeFor)
 	session   string // the client's session_id; empty for none
 	events    bool   // the client wants an event stream

@@ -7,6 +7,7 @@ import (
 
 	"iop/execution"
 	"iop/gateway/admission"
+	"iop/gateway/route"
 	"iop/openai"
 	"iop/state"
 )
@@ -31,18 +32,37 @@ func (x *exchange) usageRecord(end *ending) state.UsageRecord {
 	rec := x.rec
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	name := rec.route
-	if x.route.Advertised && rec.target == (admission.Target{}) {
+	name, model := rec.route, rec.upstream
+	switch {
+	case !x.named:
 		name = "" // whatever the client wrote
+	case model == "":
+		model = onlyModel(x.route)
 	}
 	return state.UsageRecord{
 		Session: rec.session, Normalized: rec.normal,
 		Run: rec.id, Key: rec.key, Principal: x.key.Principal(), Route: name, Operation: rec.op,
-		Node: rec.target.Node, Provider: rec.target.Provider, Model: rec.upstream,
+		Node: rec.target.Node, Provider: rec.target.Provider, Model: model,
 		Started: rec.started, Queue: rec.queued, FirstToken: end.firstByte, Duration: end.total,
 		Outcome: end.terminal.Outcome, Code: end.terminal.Code, Status: end.status, Attempts: rec.attempts, Stream: rec.stream,
 		Usage: end.terminal.Usage,
 	}
+}
+
+// onlyModel is what every target of a route calls the model; empty where they differ.
+func onlyModel(r *route.Route) (model string) {
+	if r.Advertised {
+		return r.Name
+	}
+	for _, g := range r.Groups {
+		for i := range g.Targets {
+			if model != "" && model != g.Targets[i].Model {
+				return ""
+			}
+			model = g.Targets[i].Model
+		}
+	}
+	return model
 }
 
 // used is the usage that is booked for a run. Where it is unknown it is what was relayed of an answer that was lost, else what the
