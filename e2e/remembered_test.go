@@ -89,3 +89,51 @@ func lineWith(text, word string) string {
 	}
 	return ""
 }
+
+// TestRefusedNodesAreShown: an operator sees which Nodes ask in vain, from where, why, and what to do, until they are let in.
+func TestRefusedNodesAreShown(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, stackConfig{})
+	token := s.token
+	shown := func(name string, words ...string) {
+		t.Helper()
+		var out string
+		eventually(t, patience, name+" is listed as refused", func() bool {
+			out = iop(t, s.env, "nodes")
+			_, refused, _ := strings.Cut(out, "refused in the last hour")
+			row := lineWith(refused, name)
+			for _, word := range words {
+				if !strings.Contains(row, word) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	s.token = token[:len(token)-4] + "0000"
+	s.launchNode("wrong-token", "--provider", "sim="+s.sims[0].url)
+	var other struct{ ID, Token string }
+	s.json(&other, "join-token", "create", "--json")
+	s.token = other.Token
+	s.launchNode("node-1", "--provider", "sim="+s.sims[0].url)
+	s.json(&other, "join-token", "create", "--json", "--node", "bound")
+	s.token = other.Token
+	s.launchNode("elsewhere", "--provider", "sim="+s.sims[0].url)
+	shown("wrong-token?", "127.0.0.1", "unauthorized", "iop join-token create")
+	shown("node-1 ", "127.0.0.1", "node_taken", "choose another name")
+	shown("elsewhere ", "127.0.0.1", "wrong_node", "--name")
+	if out := iop(t, s.env, "status"); !strings.Contains(out, "refused  3 nodes in the last hour") {
+		t.Errorf("iop status:\n%s", out)
+	}
+	if n := s.node("node-1"); n.State != "online" {
+		t.Errorf("node-1 is %s", n.State)
+	}
+
+	s.token = token
+	s.nodes[1].kill()
+	s.launchNode("wrong-token", "--provider", "sim="+s.sims[0].url)
+	s.serving("wrong-token", "sim-small")
+	if _, refused, _ := strings.Cut(iop(t, s.env, "nodes"), "refused in the last hour"); strings.Contains(refused, "wrong-token") || !strings.Contains(refused, "elsewhere") {
+		t.Errorf("after one was let in: %s", refused)
+	}
+}

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -84,29 +83,10 @@ func (s *Server) tunnelServer() *http.Server {
 	config := identity.ServerConfig(s.cfg.Identity, func(*identity.Peer) error {
 		return nil // the lists are asked by the registry, which can tell a Node why it is refused
 	})
-	verify := config.VerifyConnection
-	config.VerifyConnection = func(state tls.ConnectionState) error {
-		err := verify(state)
-		if err != nil {
-			s.peerRefused(err)
-		}
-		return err
-	}
-	srv := s.httpServer(http.HandlerFunc(s.serveTunnel), config)
+	srv := s.httpServer(http.HandlerFunc(s.serveTunnel), s.verifying(config))
 	srv.Protocols = new(http.Protocols)
 	srv.Protocols.SetHTTP1(true)
 	return srv
-}
-
-// peerRefused notes a handshake that failed on the peer's certificate.
-func (s *Server) peerRefused(err error) {
-	refused, ok := errors.AsType[*identity.RefusedError](err)
-	if !ok {
-		s.log.Warn("tunnel handshake failed", "error", err)
-		return
-	}
-	s.metrics.peers.WithLabelValues(refused.Reason.String()).Inc()
-	s.log.Warn("tunnel peer refused", "reason", refused.Reason.String(), "error", err)
 }
 
 // serveTunnel is the handler of the tunnel's own listener.

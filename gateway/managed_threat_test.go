@@ -3,8 +3,10 @@ package gateway_test
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 
 	"iop/execution"
 	"iop/gateway"
+	"iop/gateway/admin"
 	"iop/identity"
 	"iop/lease"
 	"iop/state"
@@ -334,6 +337,19 @@ func TestThreat26ValidButNotListed(t *testing.T) {
 		_, body := m.operate(http.MethodGet, "/metrics", "")
 		return strings.Contains(body, `iop_peer_refusals_total{reason="wrong_usage"} 1`) || strings.Contains(body, `iop_peer_refusals_total{reason="wrong_role"} 1`) || strings.Contains(body, `iop_peer_refusals_total{reason="unknown_authority"} 1`)
 	})
+	// The operator sees all three, and no more of whom nothing certified than where it comes from.
+	var status admin.Status
+	_, body := m.operate(http.MethodGet, "/admin/v1/status", "")
+	must(t, json.Unmarshal([]byte(body), &status))
+	got := map[string]string{}
+	for _, n := range status.Refused {
+		if got[string(n.Node)] = n.Code; n.Source != "127.0.0.1" || n.Proven || n.Why() == "" {
+			t.Errorf("%+v", n)
+		}
+	}
+	if want := map[string]string{"n9": "unauthorized", "n2": "identity_revoked", "": "certificate_refused"}; !maps.Equal(got, want) {
+		t.Errorf("refused %v, want %v", got, want)
+	}
 }
 
 // knock asks the tunnel listener with whatever certificate.

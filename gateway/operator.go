@@ -26,7 +26,7 @@ func (o operator) Status() admin.Status {
 		Draining: s.draining.Load(), Listen: s.Addr().String(),
 		NodesOnline: counts.Online, NodesDrained: counts.Drained, Sessions: counts.Sessions, Streams: counts.Streams,
 		RunsInFlight: int(s.runs.live.Load()), Queued: queued, PlacesTaken: places, BodyBytes: s.bodies.used.Load(),
-		Flapping: []string{}, Models: o.models(),
+		Flapping: []string{}, Models: o.models(), Refused: o.refusedNodes(),
 	}
 	st.Config, _ = o.Configuration()
 	st.Certificate = s.pair.view()

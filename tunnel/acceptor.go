@@ -79,6 +79,7 @@ type Acceptor struct {
 	ctx         context.Context // ends at Close
 	cancel      context.CancelFunc
 	wg          sync.WaitGroup // every goroutine of every session
+	refusals    refusals       // guards itself
 
 	mu       sync.Mutex
 	sessions map[*NodeSession]bool // guarded by mu; registered and not ended
@@ -138,10 +139,12 @@ func (a *Acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if !a.beginJoin(identity.Allowance) {
 		a.wg.Done()
-		a.refuse(w, http.StatusTooManyRequests, &Refusal{
+		refusal := &Refusal{
 			Code: "token_limit", RetryAfter: registerTime,
 			Message: "this join token or identity already has the maximum number of connections waiting for registration",
-		})
+		}
+		a.noteRequest(r, identity.account(), refusal)
+		a.refuse(w, http.StatusTooManyRequests, refusal)
 		return
 	}
 	if err := a.try(w, r, &identity); err != nil {
@@ -221,6 +224,7 @@ func (a *Acceptor) refuseRequest(w http.ResponseWriter, r *http.Request, err err
 		return
 	}
 	a.cfg.Logger.Warn("tunnel: Node refused", "remote", r.RemoteAddr, "code", refusal.Code, "message", refusal.Message)
+	a.noteRequest(r, "", refusal)
 	w.Header().Set("WWW-Authenticate", `Bearer realm="iop tunnel"`)
 	a.refuse(w, http.StatusUnauthorized, refusal)
 }
@@ -264,6 +268,7 @@ func (s *NodeSession) join(conn messageConn) bool {
 	if err := s.admit(); err != nil {
 		refusal := asRefusal(err)
 		a.cfg.Metrics.refused(refusal.Code)
+		s.noteRefused(refusal.Code, refusal.Message)
 		log.Warn("tunnel: registration refused", "remote", s.remote, "code", refusal.Code, "message", refusal.Message, "err", err)
 		s.answerRefused(conn, refusal)
 		return false

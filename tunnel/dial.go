@@ -74,7 +74,7 @@ func (s *Supervisor) newSession() (*nodeSession, error) {
 
 // dial connects to the Edge. The state is the connection's; nil without TLS.
 func (s *Supervisor) dial(ctx context.Context) (messageConn, *tls.ConnectionState, error) {
-	header := http.Header{}
+	header := http.Header{wire.HeaderNode: {string(s.cfg.Node)}}
 	if s.cfg.Token != nil {
 		token, err := s.cfg.Token()
 		if err != nil {

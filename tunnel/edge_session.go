@@ -502,6 +502,7 @@ func (s *NodeSession) readyLocked(payload []byte) error {
 		if err := s.acceptor.cfg.Directory.Ready(s); err != nil {
 			end := refusalEnd(err)
 			s.link.metrics.refused(end.Code)
+			s.noteRefused(end.Code, end.Message)
 			s.link.fail(end)
 			return
 		}
@@ -510,6 +511,7 @@ func (s *NodeSession) readyLocked(payload []byte) error {
 		s.link.urgentLocked(wire.TypeReadyAck, nil, &wire.NodeReadyResponse{EdgeTimeUnixMs: time.Now().UnixMilli()})
 		s.link.startHeartbeatsLocked()
 		s.link.mu.Unlock()
+		s.acceptor.refusals.settle(s.node, s.remote)
 		s.acceptor.cfg.Directory.Online(s)
 	})
 	return nil

@@ -180,7 +180,9 @@ func (s *NodeSession) chargeLocked(n int64) error {
 		limit = a.InventoryBytes
 	}
 	if err := s.acceptor.inventories.take(s.account(), limit, n); err != nil {
-		s.link.metrics.refused(err.(*EndError).Code)
+		end := err.(*EndError)
+		s.link.metrics.refused(end.Code)
+		s.noteRefused(end.Code, end.Message)
 		return err
 	}
 	s.inventory.pendingCost += n

@@ -10,6 +10,7 @@ import (
 // nodesData is what the page of the Nodes shows.
 type nodesData struct {
 	Nodes   []nodeRow
+	Refused []admin.RefusedNode
 	Tokens  []admin.JoinToken // that can be used
 	Managed bool
 	Outcome string
@@ -57,6 +58,7 @@ func (c *console) showNodes(w http.ResponseWriter, r *http.Request, status int, 
 	var nodes listOf[admin.Node]
 	var tokens listOf[admin.JoinToken]
 	var identity admin.Identity
+	var edge admin.Status
 	if err := c.api.get(r.Context(), "/nodes", nil, &nodes); err != nil {
 		return err
 	}
@@ -66,7 +68,10 @@ func (c *console) showNodes(w http.ResponseWriter, r *http.Request, status int, 
 	if err := c.api.get(r.Context(), "/identity", nil, &identity); err != nil {
 		return err
 	}
-	data.Managed = identity.Managed
+	if err := c.api.get(r.Context(), "/status", nil, &edge); err != nil {
+		return err
+	}
+	data.Managed, data.Refused = identity.Managed, edge.Refused
 	for _, n := range nodes.Data {
 		data.Nodes = append(data.Nodes, rowOf(n))
 	}

@@ -16,9 +16,9 @@ func newNodesCommand() *cobra.Command {
 		Short: "List the connected and formerly connected Nodes and their providers",
 		Long: `List the connected and formerly connected Nodes, one line per provider. A Node
 that is offline is listed for 30 days, with when it was last seen and how its last
-session ended.`,
+session ended. Nodes that were refused in the last hour follow, with the reason.`,
 		Example: "  iop nodes\n  iop nodes --json\n  iop nodes show gpu-3",
-	}, "/nodes", "NODE STATE GEN SINCE RTT PROVIDER ADAPTER HEALTH LOAD MODELS", nodeRows)
+	}, "/nodes", "NODE STATE GEN SINCE RTT PROVIDER ADAPTER HEALTH LOAD MODELS", nodeRows, printRefused)
 	cmd.AddCommand(newNodeShowCommand())
 	return cmd
 }

@@ -61,6 +61,9 @@ func printStatus(w io.Writer, s *admin.Status) error {
 		drained = fmt.Sprintf(" (%d drained)", s.NodesDrained)
 	}
 	fmt.Fprintf(w, "nodes    %d online%s, %s\n", s.NodesOnline, drained, counted(s.Sessions, "session"))
+	if len(s.Refused) > 0 {
+		fmt.Fprintf(w, "refused  %s in the last hour: iop nodes\n", counted(len(s.Refused), "node"))
+	}
 	fmt.Fprintf(w, "runs     %d in flight, %d of them queued\n", s.RunsInFlight, s.Queued)
 	if s.Queued > 0 {
 		fmt.Fprintf(w, "queue    %d waiting for %s, the oldest for %s\n", s.Queued, counted(s.WaitingRoutes, "route"),

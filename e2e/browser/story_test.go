@@ -473,6 +473,13 @@ func (s *story) nodeGoes(t *testing.T) {
 	s.until("the former session is in the history", "document.querySelector('[aria-label=\"Ended sessions\"] tbody tr')?.cells[1].innerText.length > 0")
 	same()
 	t.Logf("it ended: %s", s.text("document.querySelector('[aria-label=\"Ended sessions\"] tbody tr').innerText"))
+
+	s.open("/admin/nodes")
+	same = s.stays()
+	wrong := s.join[:len(s.join)-4] + "0000"
+	s.start("a Node with a wrong token", "node", "--edge", "ws"+strings.TrimPrefix(s.public, "http")+"/tunnel/v1", "--join-token", wrong, "--name", "gpu-7", "--provider", "sim="+s.sim)
+	s.until("who is refused is listed", "document.querySelector('#refused tbody tr')?.innerText.match(/gpu-7\\s+claimed\\s+127.0.0.1\\s+unauthorized unknown join token/)")
+	same()
 }
 
 func (s *story) signsOut(t *testing.T) {

@@ -88,26 +88,49 @@ const (
 
 // Status is the answer to GET /admin/v1/status.
 type Status struct {
-	EdgeID        string       `json:"edge_id"`
-	Version       string       `json:"version"`
-	Started       time.Time    `json:"started"`
-	UptimeSeconds int64        `json:"uptime_seconds"`
-	Draining      bool         `json:"draining"`
-	Listen        string       `json:"listen"`
-	NodesOnline   int          `json:"nodes_online"`
-	NodesDrained  int          `json:"nodes_drained"` // of those, by an operator
-	Sessions      int          `json:"sessions"`
-	Streams       int          `json:"streams"`        // runs open in Node sessions
-	RunsInFlight  int          `json:"runs_in_flight"` // of clients, queued ones too
-	Queued        int          `json:"queued"`
-	PlacesTaken   int          `json:"places_taken"`
-	BodyBytes     int64        `json:"body_budget_bytes"`
-	Flapping      []string     `json:"flapping"` // Nodes whose name two processes use
-	Models        []string     `json:"models"`
-	OldestWaitMS  int64        `json:"oldest_wait_ms"` // of the queued requests
-	WaitingRoutes int          `json:"waiting_routes"` // that requests wait for
-	Config        ConfigStatus `json:"config"`
-	Certificate   *Certificate `json:"certificate"` // null where the public listener has no TLS
+	EdgeID        string    `json:"edge_id"`
+	Version       string    `json:"version"`
+	Started       time.Time `json:"started"`
+	UptimeSeconds int64     `json:"uptime_seconds"`
+	Draining      bool      `json:"draining"`
+	Listen        string    `json:"listen"`
+	NodesOnline   int       `json:"nodes_online"`
+	NodesDrained  int       `json:"nodes_drained"` // of those, by an operator
+	Sessions      int       `json:"sessions"`
+	Streams       int       `json:"streams"`        // runs open in Node sessions
+	RunsInFlight  int       `json:"runs_in_flight"` // of clients, queued ones too
+	Queued        int       `json:"queued"`
+	PlacesTaken   int       `json:"places_taken"`
+	BodyBytes     int64     `json:"body_budget_bytes"`
+	Flapping      []string  `json:"flapping"` // Nodes whose name two processes use
+	// Refused are Nodes that were refused in the last hour and have not been let in since, the last refused first.
+	Refused       []RefusedNode `json:"refused_nodes"`
+	Models        []string      `json:"models"`
+	OldestWaitMS  int64         `json:"oldest_wait_ms"` // of the queued requests
+	WaitingRoutes int           `json:"waiting_routes"` // that requests wait for
+	Config        ConfigStatus  `json:"config"`
+	Certificate   *Certificate  `json:"certificate"` // null where the public listener has no TLS
+}
+
+// RefusedNode is a Node that asks in vain. Its name is a claim; without proof it may be anybody's.
+type RefusedNode struct {
+	Node    execution.NodeID `json:"node"`   // empty: it gave none
+	Source  string           `json:"source"` // the address that it comes from
+	Code    string           `json:"code"`
+	Message string           `json:"message"`
+	Remedy  string           `json:"remedy,omitempty"` // what to do, where the message does not say it
+	Proven  bool             `json:"proven"`           // its join token or certificate is good
+	First   time.Time        `json:"first"`
+	Last    time.Time        `json:"last"`
+	Count   int              `json:"count"`
+}
+
+// Why is why it is refused, and what to do.
+func (n *RefusedNode) Why() string {
+	if n.Remedy == "" {
+		return n.Message
+	}
+	return n.Message + "; " + n.Remedy
 }
 
 // Certificate is what the public listener shows its clients.

@@ -117,6 +117,15 @@ func untrusted(err error) error {
 	return refuse("identity_revoked", "the Node's certificate is no longer trusted: its authority was removed from the bundle")
 }
 
+// HandshakeRefusal is the refusal of a certificate that failed the TLS handshake. Only the operator sees it: at that point a Node
+// can't be told.
+func HandshakeRefusal(err *identity.RefusedError) *tunnel.Refusal {
+	if err.Reason == identity.Expired {
+		return refuse("identity_expired", err.Error())
+	}
+	return refuse("certificate_refused", err.Error())
+}
+
 // Verify looks at every session again, after a change of the Edge's bundle or of the lists of Nodes, and now and then
 // because another process may have changed the lists. Who may not stay is told so and closed; the number is returned. What
 // the others may have is offered to admission anew, if it has changed. An error is of what could not be found out: such a

@@ -7,11 +7,12 @@ import (
 )
 
 // Subprotocol is the WebSocket subprotocol of the tunnel; Path is where an Edge serves it; HeaderTrial is the header of a trial and
-// of its answer; ProtocolVersion is the one version of REGISTER that exists.
+// of its answer; HeaderNode is the name that a Node claims before it has proved anything; ProtocolVersion is the one version of REGISTER that exists.
 const (
 	Subprotocol            = "iop.tunnel.v1"
 	Path                   = "/tunnel/v1"
 	HeaderTrial            = "Iop-Trial"
+	HeaderNode             = "Iop-Node"
 	ProtocolVersion uint32 = 1
 )
 
