@@ -62,7 +62,7 @@ var hostileForms = func() map[string]string {
 // plainForm is one as clients send it, with the model at a random place among others.
 func plainForm(r *rand.Rand) string {
 	pick := func(list ...string) string { return list[r.IntN(len(list))] }
-	names := []string{"prompt", "language", "n", "temperature", "response_format", "include[]", "timestamp_granularities[]", "chunking_strategy[type]", "x-y.z", "user"}
+	names := []string{"prompt", "language", "n", "temperature", "response_format", "include[]", "timestamp_granularities[]", "chunking_strategy[type]", "hotwords", "user"}
 	r.Shuffle(len(names), func(i, k int) { names[i], names[k] = names[k], names[i] })
 	var parts []string
 	for _, name := range names[:r.IntN(4)] {
@@ -76,7 +76,7 @@ func plainForm(r *rand.Rand) string {
 	for range r.IntN(3) {
 		content := pick("", "RIFF", "\x00\xff\x80", "\r\n\r\n", "Content-Disposition: form-data; name=\"model\"\r\n\r\ndear", strings.Repeat("\x00\r\n-", 700))
 		parts = append(parts, fmt.Sprintf("Content-Disposition: form-data; name=%s; filename=%s\r\n%s\r\n%s",
-			pick(`"file"`, `"image[]"`, "mask"), pick(`"a.wav"`, "a.wav", `"ä b%22.png"`, `"/x/y.wav"`, `"model"`),
+			pick(`"file"`, `"known_speaker_references[]"`, "keywords"), pick(`"a.wav"`, "a.wav", `"ä b%22.png"`, `"/x/y.wav"`, `"model"`),
 			pick("", "Content-Type: audio/wav\r\n", "Content-Type: text/plain; charset=utf-16\r\n", "Content-Transfer-Encoding: binary\r\n"), content))
 	}
 	at := r.IntN(len(parts) + 1)

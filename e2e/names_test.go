@@ -13,6 +13,7 @@ import (
 func TestNamesPeopleType(t *testing.T) {
 	t.Parallel()
 	s := newEdge(t)
+	s.key = s.newKey("limited", "--routes", "*")
 	sim := s.startSim("--flavour", "ollama", "--models", "llama3.2:latest,qwen3:4b")
 	s.startNode("node-1", "--provider", "ollama:ollama="+sim.url)
 	s.lists(t, grace, "llama3.2:latest", "qwen3:4b")

@@ -100,7 +100,7 @@ func TestParsersDisagree(t *testing.T) {
 	bodies := make([][]byte, len(attacks))
 	for i, a := range attacks {
 		bodies[i] = []byte(a)
-		if e, err := openai.ParseEnvelope(bodies[i]); err == nil && e.CheckSteering(nil) == nil {
+		if e, err := openai.ParseEnvelope(bodies[i]); err == nil && e.CheckSteering(openai.OpChatCompletions, nil) == nil {
 			t.Errorf("%q passed", a)
 		}
 	}
@@ -114,7 +114,7 @@ func TestParsersDisagree(t *testing.T) {
 // appendForwarded appends what the Edge sends on of a body, with and without a route's caps; nothing if it refuses it.
 func appendForwarded(list []bodyRead, body []byte, op openai.OpID) []bodyRead {
 	e, err := openai.ParseEnvelope(body)
-	if err != nil || e.Model == "" || e.CheckSteering(nil) != nil {
+	if err != nil || e.Model == "" || e.CheckSteering(op, nil) != nil {
 		return list
 	}
 	for _, caps := range [][]openai.ParameterCap{nil, {{Name: "max_tokens", Max: readLengthCap}, {Name: "n", Max: readCountCap}}} {

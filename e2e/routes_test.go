@@ -48,6 +48,7 @@ routes:
     parameters:
       defaults: {temperature: 0.25, stop: ["<end>"]}
       caps: {max_tokens: 50}
+      allow: [x_odd]
     targets: [{model: sim-small}]
   - model: private
     principals: [team-*]

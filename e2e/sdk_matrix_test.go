@@ -50,6 +50,7 @@ type matrixBook struct {
 func newMatrixWorld(t *testing.T, scripts int) *matrixWorld {
 	t.Helper()
 	s := newEdge(t)
+	s.key = s.newKey("limited", "--routes", "*") // all that SDKs send must be known
 	w := &matrixWorld{URL: s.url, Key: s.key, WrongKey: s.key[:len(s.key)-4] + "AAAA", Sims: map[string]string{}, stack: s, SlowKey: s.newKey("slow", "--rpm", "1"), Only: os.Getenv("IOP_MATRIX")}
 	var args []string
 	for _, k := range matrixKinds {

@@ -68,6 +68,7 @@ func newSDKWorld(t *testing.T) *sdkWorld {
 	t.Helper()
 	w := &sdkWorld{Models: sdkServed(), Keys: map[string]string{}}
 	w.main = newEdge(t)
+	w.main.key = w.main.newKey("limited", "--routes", "*") // all that SDKs send must be known
 	w.main.startNode("node-1", "--provider", "sim="+w.main.startSim("--models", strings.Join(w.Models, ","), "--slots", "64").url+",capacity=64")
 	w.tight = newEdge(t, "--max-body", "262144", "--body-budget", "262144", "--queue-limit", "1", "--queue-timeout", "6s", "--total-timeout", "15s")
 	w.tight.startNode("node-1", "--provider", "sim="+w.tight.startSim().url+",capacity=1")

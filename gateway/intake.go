@@ -112,10 +112,13 @@ func promptly(next http.Handler) http.Handler {
 
 // parameters finds what the route changes in the request's parameters, and refuses those that are the route's to choose.
 func (x *exchange) parameters() *openai.Error {
-	p := &x.route.Parameters
+	p, limited := &x.route.Parameters, x.key.Limited() || x.route.Limited()
 	if x.form != nil {
 		x.length.Choices = 1
-		if err := x.form.CheckSteering(p.Allow); err != nil {
+		if err := x.form.CheckSteering(x.op.ID, p.Allow); err != nil {
+			return asError(err)
+		}
+		if err := x.form.CheckMembers(x.op.ID, p, limited); err != nil {
 			return asError(err)
 		}
 		if err := x.form.Plan(p.Defaults, p.Caps); err != nil {
@@ -123,7 +126,10 @@ func (x *exchange) parameters() *openai.Error {
 		}
 		return nil
 	}
-	if err := x.env.CheckSteering(p.Allow); err != nil {
+	if err := x.env.CheckSteering(x.op.ID, p.Allow); err != nil {
+		return asError(err)
+	}
+	if err := x.env.CheckMembers(x.body, x.op.ID, p, limited); err != nil {
 		return asError(err)
 	}
 	edits, err := x.env.Plan(x.body, x.op.ID, p.Defaults, p.Caps)

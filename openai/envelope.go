@@ -48,6 +48,8 @@ type Envelope struct {
 	optionsEmpty bool
 	seen         uint64                               // bit per field below fieldSteering
 	hosted       bool                                 // see ReadsMore
+	known        OpSet                                // the operations that define all members of the root, in this spelling
+	oddNested    bool                                 // a member of options or stream_options is none of nestedMembers
 	otherModel   string                               // the name of the first member that anyModel stands for
 	steering     steeringSet                          // the names of steeringNames that are there, and neither null nor false
 	texts        [fieldTools - fieldMessages + 1]span // of what is read before the answer, by field; null is absent
@@ -66,7 +68,7 @@ type span struct{ start, end int }
 // appear once, in its exact spelling, with a value that all of them read alike: otherwise one model would pass the
 // policy and another run.
 func ParseEnvelope(body []byte) (Envelope, error) {
-	e := Envelope{Choices: 1}
+	e := Envelope{Choices: 1, known: everyOp}
 	if at := invalidUTF8(body); at >= 0 {
 		return Envelope{}, notUTF8(at)
 	}
@@ -191,18 +193,19 @@ func (p *envelopeParser) memberName(at int) (end, val int) {
 // take reads the value at i of a field that the Edge knows, and returns the offset after it (-1: malformed).
 func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
 	if f >= fieldSteering {
-		return p.takeSteering(f, i)
+		return p.takeSteering(f, exact, i)
 	}
 	if err := p.once(f, exact); err != nil {
 		return 0, err
 	}
+	p.e.known &= fieldOps[f]
 	switch f {
 	case fieldStreamOptions:
 		return p.takeStreamOptions(i)
 	case fieldOptions:
-		return p.takeNested(i, optionLength, true, p.takeOptionLength)
+		return p.takeNested(i, optionLength, nestedMembers[optionsMember], p.takeOptionLength)
 	case fieldMetadata:
-		return p.takeNested(i, "session_id", false, p.takeMetaSession)
+		return p.takeNested(i, "session_id", nil, p.takeMetaSession)
 	}
 	end := p.scanField(f, i)
 	if end < 0 {
@@ -246,39 +249,41 @@ func (p *envelopeParser) scanField(f field, i int) int {
 
 // other scans the value at i of a member that is none of the fields.
 func (p *envelopeParser) other(key []byte, escaped bool, i int) int {
-	if contents[string(key)] {
+	m := knownMembers[string(key)]
+	p.e.known &= m.ops
+	if m.content {
 		return p.value(i, 1)
 	}
-	if i < len(p.b) && p.b[i] != 'n' && p.b[i] != 'f' && !plainMembers[string(key)] {
+	if (m.fetches || m.ops == 0) && i < len(p.b) && p.b[i] != 'n' && p.b[i] != 'f' {
 		p.e.hosted = true
 	}
 	return p.watchMember(key, escaped, i, 1, watched{bit: anyModelBit})
 }
 
-// contents are the members beside the fields that hold what the client has written or was given, in any shape.
-var contents = map[string]bool{
-	"documents": true, "query": true, "texts": true, "prediction": true, "logit_bias": true, "context": true, "client_metadata": true,
-}
-
 // takeSteering notes that a member of steeringNames is there. Its spelling is as good as any other.
-func (p *envelopeParser) takeSteering(f field, i int) (int, *Error) {
+func (p *envelopeParser) takeSteering(f field, exact bool, i int) (int, *Error) {
 	end := p.value(i, 1)
 	if end >= 0 && p.b[i] != 'n' && p.b[i] != 'f' {
 		p.e.steering.add(int(f - fieldSteering))
+	}
+	if !exact {
+		p.e.known = 0
 	}
 	return end, nil
 }
 
 // takeNested reads an object at i of which one member is known, and returns the offset after it (-1: malformed). The
-// member may be there once, in its exact spelling. Any other value means nothing here. watch: the others are no content.
-func (p *envelopeParser) takeNested(i int, name string, watch bool, take func(exact bool, at span) *Error) (int, *Error) {
+// member may be there once, in its exact spelling. Any other value means nothing here. known has the others, nil if they are
+// content.
+func (p *envelopeParser) takeNested(i int, name string, known map[string]bool, take func(exact bool, at span) *Error) (int, *Error) {
 	if i >= len(p.b) || p.b[i] != '{' {
 		return p.value(i, 1), nil
 	}
 	var err *Error
 	i = p.eachMember(i, 2, func(key []byte, escaped bool, val int) (end int) {
 		exact, match := matches(key, escaped, name)
-		if watch {
+		if known != nil {
+			p.e.oddNested = p.e.oddNested || !known[string(key)]
 			end = p.watchMember(key, escaped, val, 2, watched{bit: anyModelBit})
 		} else {
 			end = p.value(val, 2)
@@ -410,7 +415,7 @@ func (p *envelopeParser) takeStreamOptions(i int) (int, *Error) {
 		k := p.space(i + 1)
 		e.optionsEmpty = k < len(p.b) && p.b[k] == '}'
 	}
-	end, err := p.takeNested(i, "include_usage", true, p.takeIncludeUsage)
+	end, err := p.takeNested(i, "include_usage", nestedMembers["stream_options"], p.takeIncludeUsage)
 	if err != nil || end < 0 {
 		return end, err
 	}

@@ -167,7 +167,7 @@ func TestHarmlessMembers(t *testing.T) {
 	} {
 		e, err := ParseEnvelope([]byte(body))
 		if err == nil {
-			err = e.CheckSteering(nil)
+			err = e.CheckSteering(OpChatCompletions, nil)
 		}
 		if err != nil {
 			t.Errorf("%s: %v", body, err)
@@ -188,11 +188,11 @@ func TestCheckSteering(t *testing.T) {
 			t.Errorf("%s: %v", c.body, err)
 			continue
 		}
-		refused, _ := errors.AsType[*Error](e.CheckSteering([]string{"headers"}))
+		refused, _ := errors.AsType[*Error](e.CheckSteering(OpChatCompletions, []string{"headers"}))
 		switch {
 		case c.param == "" && refused != nil, c.param != "" && (refused == nil || refused.Param != c.param || refused.Status != 400):
 			t.Errorf("%s: %v", c.body, refused)
-		case c.param != "" && e.CheckSteering([]string{"headers", c.param}) != nil:
+		case c.param != "" && e.CheckSteering(OpChatCompletions, []string{"headers", c.param}) != nil:
 			t.Errorf("%s: refused although allowed", c.body)
 		}
 	}
@@ -239,7 +239,7 @@ func TestCheckSteeringOfForms(t *testing.T) {
 			t.Errorf("%q: %v", field, err)
 			continue
 		}
-		refused, _ := errors.AsType[*Error](f.CheckSteering([]string{"headers"}))
+		refused, _ := errors.AsType[*Error](f.CheckSteering(OpAudioTranscriptions, []string{"headers"}))
 		if want == "" && refused != nil || want != "" && (refused == nil || refused.Param != want) {
 			t.Errorf("%q: %v", field, refused)
 		}

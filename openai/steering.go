@@ -89,15 +89,15 @@ func steeringPrefix(folded []byte) field {
 // stands for all that begin so, "*model" for all that end in model, models, model_id and the like, at any depth.
 func SteeringMembers() []string { return slices.Clone(steeringNames[:]) }
 
-// CheckSteering refuses a request with a member of [SteeringMembers], unless the name is among the allowed. A member that is
-// null says nothing, nor does one that is false. The error is an *Error with
-// status 400 whose Param is the member.
-func (e *Envelope) CheckSteering(allowed []string) error {
+// CheckSteering refuses a request with a member of [SteeringMembers], unless the name is among the allowed, or means something
+// else in that operation: images have a background. A member that is null says nothing, nor does one that is false. The error is
+// an *Error with status 400 whose Param is the member.
+func (e *Envelope) CheckSteering(op OpID, allowed []string) error {
 	if e.steering == (steeringSet{}) {
 		return nil
 	}
 	for i, name := range steeringNames {
-		if !e.steering.has(i) || slices.Contains(allowed, name) {
+		if !e.steering.has(i) || slices.Contains(allowed, name) || knownMembers[name].ops.Has(op) {
 			continue
 		}
 		return steeringError(name, e.otherModel)
@@ -106,13 +106,16 @@ func (e *Envelope) CheckSteering(allowed []string) error {
 }
 
 // CheckSteering is [Envelope.CheckSteering] for a form, of which an empty field says nothing.
-func (f *Form) CheckSteering(allowed []string) error {
+func (f *Form) CheckSteering(op OpID, allowed []string) error {
 	for i := range f.parts {
 		part := &f.parts[i]
 		base, indices := cutIndices(part.name)
 		named, _ := fieldOf([]byte(foldName(base)), false)
 		if named < fieldSteering && (named == fieldNone && namesModel([]byte(base), false) || namesModel([]byte(strings.TrimRight(indices, "[]")), false)) {
 			named = fieldSteering + field(anyModelBit)
+		}
+		if knownMembers[named.String()].ops.Has(op) {
+			continue
 		}
 		if named >= fieldSteering && (part.file || len(part.content) > 0) && !slices.Contains(allowed, named.String()) {
 			return steeringError(named.String(), part.name)

@@ -40,10 +40,10 @@ func TestOtherModels(t *testing.T) {
 			t.Errorf("%s: %v", member, err)
 			continue
 		}
-		refused, _ := errors.AsType[*Error](e.CheckSteering(nil))
+		refused, _ := errors.AsType[*Error](e.CheckSteering(OpChatCompletions, nil))
 		if refused == nil || refused.Param != want {
 			t.Errorf("%s: %v, want %s", member, refused, want)
-		} else if err := e.CheckSteering([]string{want}); err != nil {
+		} else if err := e.CheckSteering(OpChatCompletions, []string{want}); err != nil {
 			t.Errorf("%s: refused although allowed: %v", member, err)
 		}
 	}
@@ -72,7 +72,7 @@ func TestModelsInContent(t *testing.T) {
 	} {
 		e, err := ParseEnvelope([]byte(`{"model":"m",` + member + `}`))
 		if err == nil {
-			err = e.CheckSteering(nil)
+			err = e.CheckSteering(OpChatCompletions, nil)
 		}
 		if err != nil {
 			t.Errorf("%s: %v", member, err)

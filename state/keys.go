@@ -88,6 +88,11 @@ func (k *Key) AllowsModel(model string) bool {
 	return slices.ContainsFunc(k.Routes, func(pattern string) bool { return MatchGlob(pattern, model) })
 }
 
+// Limited reports whether the key is limited in what it may use: to some models, or in requests, tokens or runs.
+func (k *Key) Limited() bool {
+	return len(k.Routes) > 0 || k.RPM > 0 || k.TPM > 0 || k.Concurrency > 0 || k.MonthlyTokens > 0
+}
+
 // mintAttempts bounds the tries to find a free id. Two in a row that are taken don't happen by chance.
 const mintAttempts = 3
 

@@ -82,8 +82,8 @@ With --config, a route file defines what each model name means. It is reloaded w
 it changes and on SIGHUP. An invalid file is ignored and the log reports why; so is
 a file without routes, unless it says "routes: []". --check-config validates the
 file without starting anything. If an Edge runs with these settings, it also lists
-what the file would change: removed routes, routes open to more principals, and
-raised caps.
+what the file would change: removed routes, routes open to more principals,
+raised caps, and allowed members.
 
 In managed mode Nodes authenticate with a certificate instead of a join token, and
 connect to a separate listener. Credentials in slots ("iop slot") can be leased to

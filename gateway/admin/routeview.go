@@ -156,6 +156,7 @@ type Parameters struct {
 	Defaults map[string]json.RawMessage `json:"defaults"`
 	Caps     map[string]float64         `json:"caps"`
 	Allow    []string                   `json:"allow"`
+	Refuse   []string                   `json:"refuse"`
 }
 
 // GroupConfig is a group as the file says it.
@@ -225,7 +226,7 @@ func kindsOf(on route.RetryOn) []string {
 }
 
 func parametersOf(p *route.Parameters) Parameters {
-	v := Parameters{Defaults: map[string]json.RawMessage{}, Caps: map[string]float64{}, Allow: names(p.Allow)}
+	v := Parameters{Defaults: map[string]json.RawMessage{}, Caps: map[string]float64{}, Allow: names(p.Allow), Refuse: names(p.Refuse)}
 	for _, d := range p.Defaults {
 		v.Defaults[d.Name] = json.RawMessage(d.Value)
 	}

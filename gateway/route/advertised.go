@@ -7,7 +7,7 @@ import (
 )
 
 // limits names what a Route denies its callers that the same model under its own name would give them: the principals it
-// is for, caps, the total time, the length of the queue. base is a route without settings of its own. Defaults are no
+// is for, caps, refused members, the total time, the length of the queue. base is a route without settings of its own. Defaults are no
 // limits: a caller overrides them.
 func (r *Route) limits(base *Route) (names []string) {
 	if !everyone(r.Principals) {
@@ -15,6 +15,9 @@ func (r *Route) limits(base *Route) (names []string) {
 	}
 	if len(r.Parameters.Caps) > 0 {
 		names = append(names, "caps")
+	}
+	if len(r.Parameters.Refuse) > 0 {
+		names = append(names, "refuse")
 	}
 	if tighter(int64(r.Timeouts.Total), int64(base.Timeouts.Total)) {
 		names = append(names, "timeouts.total")
@@ -74,6 +77,7 @@ func (t *Table) reserve() {
 			}
 		}
 		bound := len(r.limits(&t.base)) > 0
+		r.limited = len(t.Limits(r)) > 0
 		for target := range r.targets() {
 			t.selected[target.Model] = true
 			// Under its own name the model would be called without the credential that the target is for.

@@ -31,6 +31,7 @@ func TestTargetsOfLimitedRoutesAreReserved(t *testing.T) {
 		{"a pattern that may be all", "principals: ['**']", "principals"},
 		{"everyone by name", "principals: ['*']", ""},
 		{"caps", "parameters: {caps: {temperature: 1}}", "caps"},
+		{"refused members", "parameters: {refuse: [num_gpu]}", "refuse"},
 		{"defaults", "parameters: {defaults: {temperature: 1}, allow: [provider]}", ""},
 		{"total", "timeouts: {total: 1m}", "timeouts.total"},
 		{"other timeouts", "timeouts: {queue: 1m, first_byte: 2m}", ""},
@@ -43,6 +44,9 @@ func TestTargetsOfLimitedRoutesAreReserved(t *testing.T) {
 		fast := table.Routes()[1]
 		if got := strings.Join(table.Limits(fast), " "); got != c.limits {
 			t.Errorf("%s: limits %q", c.name, got)
+		}
+		if fast.Limited() != (c.limits != "") || table.Routes()[0].Limited() || table.Resolve("other").Limited() {
+			t.Errorf("%s: limited %v", c.name, fast.Limited())
 		}
 		for _, model := range []string{"Qwen", "qwen", "Qwen:latest", "QWEN:LATEST", "big:70b", "BIG:70b", "big:70b:latest"} {
 			r, by := table.Resolve(model), table.ReservedFor(model)
@@ -78,7 +82,7 @@ func TestReservedNames(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	slot, err := Parse("f", []byte("routes: [{model: chat, targets: [{model: gpt-4o, slot: s}]}]"), Managed(true))
-	if err != nil || slot.Resolve("gpt-4o") != nil || strings.Join(slot.Limits(slot.Routes()[0]), " ") != "slot" {
+	if err != nil || slot.Resolve("gpt-4o") != nil || strings.Join(slot.Limits(slot.Routes()[0]), " ") != "slot" || !slot.Routes()[0].Limited() {
 		t.Errorf("%v: a model is called without the credential of its target", err)
 	}
 }

@@ -31,8 +31,10 @@ const (
 	AccessLimited  ChangeKind = "limited"    // fewer principals may use it
 	CapRaised      ChangeKind = "cap_raised" // or taken away
 	CapLowered     ChangeKind = "cap_lowered"
-	RouteChanged   ChangeKind = "changed"    // anything else: targets, policy, timeouts
-	AdvertisedRule ChangeKind = "advertised" // what becomes of the models that no route names
+	MembersOpened  ChangeKind = "members_opened"  // requests may have members that were refused
+	MembersLimited ChangeKind = "members_limited" // members are refused that requests could have
+	RouteChanged   ChangeKind = "changed"         // anything else: targets, policy, timeouts
+	AdvertisedRule ChangeKind = "advertised"      // what becomes of the models that no route names
 )
 
 // String is the change in a line, as logs and `iop edge --check-config` show it.
@@ -161,7 +163,7 @@ func removedOf(name string, was *Route, next *Table) Change {
 
 // changed lists the differences of two routes of one name.
 func changed(was, is *Route) []Change {
-	list := slices.Concat(access(was, is), caps(was, is))
+	list := slices.Concat(access(was, is), caps(was, is), members(was, is))
 	var others []string
 	for _, part := range []struct {
 		name     string
@@ -246,4 +248,24 @@ func caps(was, is *Route) (list []Change) {
 		}
 	}
 	return list
+}
+
+// members compares which members of a request are allowed and refused.
+func members(was, is *Route) (list []Change) {
+	note := func(names []string, kind ChangeKind, what string) {
+		if len(names) > 0 {
+			list = append(list, Change{Route: is.Name, Kind: kind, Opens: kind == MembersOpened, Detail: what + ": " + strings.Join(names, ", ")})
+		}
+	}
+	old, next := &was.Parameters, &is.Parameters
+	note(without(next.Allow, old.Allow), MembersOpened, "now allows the members")
+	note(without(old.Refuse, next.Refuse), MembersOpened, "no longer refuses the members")
+	note(without(old.Allow, next.Allow), MembersLimited, "no longer allows the members")
+	note(without(next.Refuse, old.Refuse), MembersLimited, "now refuses the members")
+	return list
+}
+
+// without returns the names in list that are not in others.
+func without(list, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(name string) bool { return slices.Contains(others, name) })
 }

@@ -28,14 +28,18 @@ type parameterReader struct {
 
 func (r *reader) parameters(n *yaml.Node, path string) Parameters {
 	p := &parameterReader{reader: r, names: make(map[string]string), defaults: make(map[string]member)}
-	var caps *yaml.Node
+	var caps, refuse *yaml.Node
 	r.object(n, path, []field{
 		{name: "defaults", read: p.readDefaults},
 		{name: "caps", read: func(n *yaml.Node, _ string) { caps = n }},
 		{name: "allow", read: p.readAllow},
+		{name: "refuse", read: func(n *yaml.Node, _ string) { refuse = n }},
 	})
 	if caps != nil { // after the defaults, which they are compared with
 		p.readCaps(caps, join(path, "caps"), join(path, "defaults"))
+	}
+	if refuse != nil {
+		p.readRefuse(refuse, join(path, "refuse"))
 	}
 	if len(p.to.Defaults)+len(p.to.Caps) > openai.MaxParameters {
 		r.fault(n, path, "there are more than %d defaults and caps", openai.MaxParameters)
@@ -115,14 +119,42 @@ func (p *parameterReader) readCaps(n *yaml.Node, path, defaults string) {
 }
 
 func (p *parameterReader) readAllow(n *yaml.Node, path string) {
-	members := openai.SteeringMembers()
+	steering := openai.SteeringMembers()
 	for i, v := range p.list(n, path, "leave it out to allow none") {
-		name := members[p.oneOf(v, element(path, i), members)]
-		if slices.Contains(p.to.Allow, name) {
-			p.fault(v, element(path, i), "%s is already in this list", name)
+		at := element(path, i)
+		name, ok := p.text(v, at)
+		if !ok {
+			continue
 		}
-		p.to.Allow = append(p.to.Allow, name)
+		if err := openai.CheckParameter(name); err != nil && !slices.Contains(steering, name) {
+			p.fault(v, at, "%v", err)
+		}
+		p.to.Allow = p.once(p.to.Allow, name, v, at)
 	}
+}
+
+// readRefuse reads what the route refuses although it is known. What is not known is refused on such a route anyway.
+func (p *parameterReader) readRefuse(n *yaml.Node, path string) {
+	known := openai.KnownMembers()
+	for i, v := range p.list(n, path, "leave it out to refuse none") {
+		at := element(path, i)
+		name := known[p.oneOf(v, at, known)]
+		if err := openai.CheckParameter(name); err != nil {
+			p.fault(v, at, "%v", err)
+		}
+		if slices.Contains(p.to.Allow, name) {
+			p.fault(v, at, "%s is also in allow; keep one of them", name)
+		}
+		p.to.Refuse = p.once(p.to.Refuse, name, v, at)
+	}
+}
+
+// once appends a name to a list that may have it once.
+func (p *parameterReader) once(list []string, name string, n *yaml.Node, path string) []string {
+	if slices.Contains(list, name) {
+		p.fault(n, path, "%s is already in this list", name)
+	}
+	return append(list, name)
 }
 
 // name checks the name of a parameter.

@@ -38,7 +38,8 @@ routes:
     parameters:
       defaults: {temperature: 0.2, max_tokens: 500, stop: ["a", 1, null, {x: true}], user: "é<"}
       caps: {max_tokens: 4096, temperature: 1}
-      allow: [models, "aws_*"]
+      allow: [models, "aws_*", brand_new]
+      refuse: [num_gpu, keep_alive]
     groups:
       - targets:
           - {node: gpu-*, labels: {site: lab}, provider: vllm, model: meta-llama/Llama-3.1-70B, weight: 3}
@@ -67,8 +68,10 @@ defaults:
 					{Name: "temperature", Value: "0.2"}, {Name: "max_tokens", Value: "500"},
 					{Name: "stop", Value: `["a",1,null,{"x":true}]`}, {Name: "user", Value: `"é<"`},
 				},
-				Caps: []Cap{{Name: "max_tokens", Max: 4096}, {Name: "temperature", Max: 1}}, Allow: []string{"models", "aws_*"},
+				Caps: []Cap{{Name: "max_tokens", Max: 4096}, {Name: "temperature", Max: 1}}, Allow: []string{"models", "aws_*", "brand_new"},
+				Refuse: []string{"num_gpu", "keep_alive"},
 			},
+			limited: true,
 			Groups: []Group{
 				{Targets: []Target{
 					{Node: "gpu-*", Labels: map[string]string{"site": "lab"}, Provider: "vllm", Model: "meta-llama/Llama-3.1-70B", Weight: 3},
@@ -225,7 +228,14 @@ func TestParseRefuses(t *testing.T) {
 		{"routes: [{model: a, parameters: {caps: {max_completion_tokens: 5}}}]", "write max_tokens, which also applies to max_completion_tokens"},
 		{"routes: [{model: a, parameters: {caps: {n_cmpl: 5}}}]", "write n, which also applies to n_cmpl"},
 		{"routes: [{model: a, parameters: {caps: {n: 0.5}}}]", "a whole number of answers, at least 1"},
-		{"routes: [{model: a, parameters: {allow: [model]}}]", "parameters.allow[0]: \"model\" is unknown; did you mean models?"},
+		{"routes: [{model: a, parameters: {allow: [model]}}]", "parameters.allow[0]: model is set by the gateway"},
+		{"routes: [{model: a, parameters: {allow: [a.b]}}]", "parameters.allow[0]: only top-level parameters can be set, not \"a.b\""},
+		{"routes: [{model: a, parameters: {allow: ['x_*']}}]", "parameters.allow[0]: a parameter's name must consist of letters"},
+		{"routes: [{model: a, parameters: {refuse: [num_gpus]}}]", "parameters.refuse[0]: \"num_gpus\" is unknown; did you mean num_gpu?"},
+		{"routes: [{model: a, parameters: {refuse: [stream]}}]", "parameters.refuse[0]: stream is set by the gateway"},
+		{"routes: [{model: a, parameters: {refuse: [num_gpu, num_gpu]}}]", "parameters.refuse[1]: num_gpu is already in this list"},
+		{"routes: [{model: a, parameters: {refuse: [seed], allow: [seed]}}]", "parameters.refuse[0]: seed is also in allow; keep one of them"},
+		{"routes: [{model: a, parameters: {refuse: []}}]", "the list is empty; leave it out to refuse none"},
 		{"routes: [{model: a, parameters: {allow: [models, models]}}]", "parameters.allow[1]: models is already in this list"},
 		{"routes: [{model: a, parameters: {allow: []}}]", "the list is empty; leave it out to allow none"},
 		{"routes: [{model: a, parameters: {allow: [3]}}]", "parameters.allow[0]: this must be a string"},

@@ -52,7 +52,12 @@ type Route struct {
 	Parameters Parameters
 	// RenameModel: answers carry the model name that the client used in place of the provider's.
 	RenameModel bool
+
+	limited bool // see Limited; set with the Table
 }
+
+// Limited reports whether the route keeps something from its callers: it has any of the settings that [Table.Limits] names.
+func (r *Route) Limited() bool { return r.limited }
 
 // Allows reports whether a principal may use the route.
 func (r *Route) Allows(principal string) bool {
@@ -150,16 +155,7 @@ type Timeouts struct {
 }
 
 // Parameters are what a route does to the parameters of a request.
-type Parameters struct {
-	// Defaults are put in where the client gave none.
-	Defaults []Default
-	// Caps bound what the client gave. A cap of max_tokens holds for each name that operations have for it, and is put
-	// in where the client gave none.
-	Caps []Cap
-	// Allow are members that are refused elsewhere, as they make some providers run another model, or use another host or
-	// credential: see openai.SteeringMembers.
-	Allow []string
-}
+type Parameters = openai.Parameters
 
 // Default is a parameter's value where the client gave none.
 type Default = openai.ParameterDefault
