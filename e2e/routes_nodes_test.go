@@ -31,7 +31,11 @@ type lossWorld struct {
 
 const lossSpec = ",capacity=3"
 
-func newLossWorld(t *testing.T, alone bool, nodeArgs ...string) *lossWorld {
+// Until the first byte of the dispatched: soon, for runs that end where they are, and late, for those that must still be without a
+// byte when their Node is lost.
+const soon, late = "ttft=1500ms,tokens=3", "ttft=8s,tokens=3"
+
+func newLossWorld(t *testing.T, alone bool, dispatched string, nodeArgs ...string) *lossWorld {
 	t.Helper()
 	w := &lossWorld{routed: newRouted(t, lostFile)}
 	w.sim = w.startSim("--slots", "32")
@@ -48,7 +52,7 @@ func newLossWorld(t *testing.T, alone bool, nodeArgs ...string) *lossWorld {
 	w.streaming = w.chatLater("tokens=100000,itl=20ms", true)
 	w.streaming.reaches(t, 2, patience)
 	for i := range 2 {
-		w.dispatched = append(w.dispatched, w.chatLater("ttft=1500ms,tokens=3", i%2 == 0))
+		w.dispatched = append(w.dispatched, w.chatLater(dispatched, i%2 == 0))
 	}
 	w.sim.active(t, 3+others)
 	for i := range 3 {
@@ -105,7 +109,7 @@ func TestNodeLost(t *testing.T) {
 }
 
 func lostKilled(t *testing.T) {
-	w := newLossWorld(t, false)
+	w := newLossWorld(t, false, late)
 	w.lost().kill()
 	if err := w.streaming.end(t, patience).broken(); err != nil {
 		t.Error("the stream:", err)
@@ -120,7 +124,7 @@ func lostKilled(t *testing.T) {
 // lostKilledAlone: what waits for a Node goes on to wait. What one has seen can't go elsewhere, and its client is told at
 // once.
 func lostKilledAlone(t *testing.T) {
-	w := newLossWorld(t, true)
+	w := newLossWorld(t, true, late)
 	w.lost().kill()
 	if err := w.streaming.end(t, patience).broken(); err != nil {
 		t.Error("the stream:", err)
@@ -136,7 +140,7 @@ func lostKilledAlone(t *testing.T) {
 
 // lostDrained: what a drained Node has it finishes. The rest waits for it or for another.
 func lostDrained(t *testing.T) {
-	w := newLossWorld(t, true)
+	w := newLossWorld(t, true, soon)
 	iop(t, w.env, "drain", "node-1")
 	w.allServed(t, "dispatched", w.dispatched, "node-1")
 	w.streaming.reaches(t, w.streaming.count()+5, patience)
@@ -152,7 +156,7 @@ func lostDrained(t *testing.T) {
 
 // lostStopped: a Node that stops finishes what it can in its time.
 func lostStopped(t *testing.T) {
-	w := newLossWorld(t, false, "--drain-timeout", "4s")
+	w := newLossWorld(t, false, soon, "--drain-timeout", "4s")
 	node := w.lost()
 	node.signal(syscall.SIGTERM)
 	w.allServed(t, "dispatched", w.dispatched, "node-1")
@@ -167,7 +171,7 @@ func lostStopped(t *testing.T) {
 
 // lostAtDeadline: what it has no time for goes elsewhere, as long as no byte has come.
 func lostAtDeadline(t *testing.T) {
-	w := newLossWorld(t, false, "--drain-timeout", "200ms")
+	w := newLossWorld(t, false, late, "--drain-timeout", "200ms")
 	w.lost().signal(syscall.SIGTERM)
 	if err := w.streaming.end(t, patience).broken(); err != nil {
 		t.Error("the stream at the end of the drain:", err)

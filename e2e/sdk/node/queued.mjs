@@ -29,5 +29,6 @@ const kinds = {
   },
 };
 
+process.stdout.write("ready\n");
 const got = await kinds[WORLD.kind]();
 if (!got.endsWith("t1 t2 t3")) throw new Error(`it said ${got}`);

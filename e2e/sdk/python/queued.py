@@ -41,5 +41,6 @@ def ollama_():
     return "".join(part.message.content or "" for part in client.chat(model="chat", messages=messages, stream=True))
 
 
+print("ready", flush=True)
 got = {"chat": chat, "responses": responses, "messages": messages_, "ollama": ollama_}[target["kind"]]()
 assert got.endswith("t1 t2 t3"), got
