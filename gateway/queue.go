@@ -42,7 +42,7 @@ type queueNews struct {
 	next     time.Time
 	told     int       // the place that was told last; 0: none since it last began to wait
 	until    time.Time // when what was told of the time is over; zero: nothing was
-	position int       // when the request began to wait; 0: it did not
+	position int       // for the answer's head; 0: the request did not wait
 	estimate time.Duration
 }
 
@@ -74,7 +74,7 @@ func (x *exchange) queue(waiter *admission.Waiter) event {
 	x.waiter = waiter
 	x.reply.opaque = false // a former target's answer is not passed on
 	if x.news.position == 0 {
-		x.news.position, x.news.estimate = waiter.Place()
+		x.news.position, x.news.estimate = place(waiter)
 	}
 	x.news.began, x.news.next = began, began
 	if x.news.when == newsSoon && x.reply.status == 0 {
@@ -125,7 +125,7 @@ func (x *exchange) newsDue(now time.Time) bool {
 // tellPlace writes the place in the queue as a comment: where it has changed, or where it takes longer than was told. False:
 // the client is gone.
 func (x *exchange) tellPlace(now time.Time) bool {
-	position, estimate := x.waiter.Place()
+	position, estimate := place(x.waiter)
 	x.news.next = now.Add(newsInterval + time.Duration(position)*newsPerPlace)
 	old := position == x.news.told && (estimate == 0 || now.Before(x.news.until))
 	if position == 0 || old || x.holdsHead() { // 0: it is its turn
@@ -133,6 +133,7 @@ func (x *exchange) tellPlace(now time.Time) bool {
 	}
 	x.news.told, x.news.until = position, time.Time{}
 	if x.reply.status == 0 {
+		x.news.position, x.news.estimate = position, estimate // so that the head says the same as the line below it
 		x.commit(nil, now)
 	}
 	line := append(make([]byte, 0, 64), ": queued position="...)
@@ -144,6 +145,12 @@ func (x *exchange) tellPlace(now time.Time) bool {
 		line = append(line, 's')
 	}
 	return x.write(append(line, '\n'), now, true)
+}
+
+// place is a waiter's place and estimate as clients are told, in whole milliseconds: less than one is not none.
+func place(w *admission.Waiter) (position int, estimate time.Duration) {
+	position, estimate = w.Place()
+	return position, (estimate + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
 // tellDispatched tells a client that heard of its place, and has a head that could not say it, how long it waited. False: the

@@ -267,6 +267,32 @@ func TestEstimatesFollowWhatIsMeasured(t *testing.T) {
 	})
 }
 
+// TestHeadAgreesWithItsFirstLine: a head that is sent from the queue says what the line below it says, and not what was when the
+// request came.
+func TestHeadAgreesWithItsFirstLine(t *testing.T) {
+	bubble(t, nil, lasting, state.KeySpec{Name: "test"}, func(send sender) {
+		<-send.runsFor(40) // so that there are estimates
+		first := send.runsFor(40)
+		time.Sleep(40*time.Second - newsHeadDelay/2)
+		others := []chan struct{}{first, send.runsFor(40), send.runsFor(40)} // the last one waits for the first, half as long as the head
+		resp, err := send(strings.NewReader(`{"model":"m","stream":true,"user":"1"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ms, _ := strconv.Atoi(resp.Header.Get("X-Iop-Queue-Estimate-Ms"))
+		want := fmt.Sprintf(": queued position=%s estimate=%ds", resp.Header.Get("X-Iop-Queue-Position"), (ms+999)/1000)
+		if got := listen(resp, time.Now()); got[0].line != want || ms == 0 || !strings.Contains(want, "position=1 ") {
+			t.Errorf("the head says %q, the line below it %q", want, got[0].line)
+		}
+		for _, o := range others {
+			<-o
+		}
+	})
+}
+
+// newsHeadDelay is when a stream that queues gets its head.
+const newsHeadDelay = 500 * time.Millisecond
+
 // TestHeadersOfTheQueue: an answer whose head was not sent early says in its headers what was.
 func TestHeadersOfTheQueue(t *testing.T) {
 	for name, test := range map[string]struct{ body, updates string }{
