@@ -43,6 +43,17 @@ func TestNodeAwayWhileEdgeRestarts(t *testing.T) {
 	s.launchNode("node-away", "--provider", "sim="+away.url)
 	waits.end(t, patience).ok(t, "its Node came back in time")
 	s.quiet()
+
+	if _, stderr, err := tryIOP(t, s.env, "nodes", "forget", "node-away"); err == nil || !strings.Contains(stderr, "is connected") {
+		t.Errorf("a connected Node was forgotten: %v %s", err, stderr)
+	}
+	s.nodes[2].kill()
+	eventually(t, patience, "node-away is offline", func() bool { return s.node("node-away").State == "offline" })
+	iop(t, s.env, "nodes", "forget", "node-away")
+	if out := iop(t, s.env, "nodes"); strings.Contains(out, "node-away") {
+		t.Errorf("it is listed:\n%s", out)
+	}
+	ask("away").end(t, patience).refused(t, "its only Node is forgotten", http.StatusNotFound, "model_not_found")
 }
 
 // TestDrainOutlivesEdge crashes the Edge right after a drain. The Node stays drained until an operator resumes it, or its process

@@ -41,6 +41,18 @@ func commandFailed(err error) error {
 	return &admin.CommandError{Status: http.StatusBadGateway, Code: "node_failed", Message: err.Error()}
 }
 
+// ForgetNode implements admin.Edge.
+func (o operator) ForgetNode(ctx context.Context, node execution.NodeID) error {
+	switch err := o.s.reg.ForgetNode(ctx, node); {
+	case errors.Is(err, registry.ErrUnknownNode):
+		return &admin.CommandError{Status: http.StatusNotFound, Code: "node_not_found", Param: "node", Message: "no Node with this name was connected in the last 30 days"}
+	case errors.Is(err, registry.ErrConnected):
+		return &admin.CommandError{Status: http.StatusConflict, Code: "node_connected", Param: "node", Message: err.Error()}
+	default:
+		return err
+	}
+}
+
 // Capabilities implements admin.Commands.
 func (o operator) Capabilities(ctx context.Context, node execution.NodeID, session execution.SessionID) (*admin.NodeCapabilities, error) {
 	s, err := o.commanded(node)

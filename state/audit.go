@@ -59,6 +59,7 @@ const (
 	AuditSignedOut
 	AuditSignInRefused // not each of them, see the detail
 	AuditAdminRefused  // a call of the admin API with a wrong token; as before
+	AuditNodeForgotten // a Node that is away is no longer listed
 )
 
 var auditActionNames = [...]string{
@@ -67,7 +68,7 @@ var auditActionNames = [...]string{
 	"node_disallowed", "node_denied", "node_undenied", "model_pulled", "model_deleted", "key_created", "key_updated",
 	"key_revoked", "join_token_created", "join_token_revoked", "join_token_used", "node_drained", "node_resumed",
 	"run_cancelled", "routes_reloaded", "routes_applied", "signing_key_rotated", "signing_key_revoked", "signed_in",
-	"signed_out", "sign_in_refused", "admin_refused",
+	"signed_out", "sign_in_refused", "admin_refused", "node_forgotten",
 }
 
 // AuditActions returns all actions, as APIs and logs write them.

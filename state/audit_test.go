@@ -201,7 +201,7 @@ func TestAuditNames(t *testing.T) {
 	if _, err := ParseAuditAction(""); err == nil || AuditAction(0).String() != "unknown_0" || AuditAction(200).String() != "unknown_200" {
 		t.Error("what is no action")
 	}
-	if last := AuditAction(len(auditActionNames) - 1); last != AuditAdminRefused {
+	if last := AuditAction(len(auditActionNames) - 1); last != AuditNodeForgotten {
 		t.Errorf("the last name is that of %d", last)
 	}
 }

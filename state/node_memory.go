@@ -92,6 +92,14 @@ func (s *Store) RememberedNodes(ctx context.Context) ([]NodeMemory, error) {
 	return nodes, nil
 }
 
+// ForgetNode forgets a Node. One that is not remembered is no error.
+func (s *Store) ForgetNode(ctx context.Context, node execution.NodeID) error {
+	if _, err := s.db.write.ExecContext(ctx, deleteNodeSeen, string(node)); err != nil {
+		return fmt.Errorf("forget node %q: %w", node, err)
+	}
+	return nil
+}
+
 func scanNodeSeen(rows *sql.Rows) (n NodeMemory, err error) {
 	var seen int64
 	var models string

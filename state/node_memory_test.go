@@ -39,6 +39,12 @@ func TestNodeMemory(t *testing.T) {
 		want("models stay unless they are named", a, b)
 		note(NodeMemory{Node: "c", Seen: time.Now().Add(-NodeMemoryLife - time.Minute), Models: []string{"m"}})
 		want("one that is too old", a, b)
+		for range 2 {
+			if err := s.ForgetNode(ctx, "a"); err != nil {
+				t.Error(err)
+			}
+		}
+		want("one is forgotten", b)
 	})
 }
 

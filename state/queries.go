@@ -117,6 +117,8 @@ const (
 		ON CONFLICT (node) DO UPDATE SET seen_at = excluded.seen_at, cause = excluded.cause,
 			drained_boot = excluded.drained_boot`
 
+	deleteNodeSeen = `DELETE FROM nodes_seen WHERE node = $1`
+
 	pruneNodesSeen = `DELETE FROM nodes_seen WHERE seen_at < $1`
 
 	boundNodesSeenCount = `DELETE FROM nodes_seen WHERE node IN (SELECT node FROM (

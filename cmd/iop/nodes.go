@@ -19,7 +19,7 @@ that is offline is listed for 30 days, with when it was last seen and how its la
 session ended. Nodes that were refused in the last hour follow, with the reason.`,
 		Example: "  iop nodes\n  iop nodes --json\n  iop nodes show gpu-3",
 	}, "/nodes", "NODE STATE GEN SINCE RTT PROVIDER ADAPTER HEALTH LOAD MODELS", nodeRows, printRefused)
-	cmd.AddCommand(newNodeShowCommand())
+	cmd.AddCommand(newNodeShowCommand(), newNodeForgetCommand())
 	return cmd
 }
 

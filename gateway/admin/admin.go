@@ -114,6 +114,7 @@ func (a *api) edgeEndpoints() []endpoint {
 		{method: "GET", path: "/status", answer: a.status},
 		{method: "GET", path: "/nodes", answer: a.nodes},
 		{method: "GET", path: "/nodes/{node}", answer: a.oneNode},
+		{method: "DELETE", path: "/nodes/{node}", answer: a.forgetNode},
 		{method: "POST", path: "/nodes/{node}/drain", answer: a.drainNode},
 		{method: "POST", path: "/nodes/{node}/resume", answer: a.resumeNode},
 		{method: "GET", path: "/routes", answer: a.liveRoutes},

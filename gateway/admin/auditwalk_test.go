@@ -63,6 +63,7 @@ func TestEveryChangeIsAudited(t *testing.T) {
 	}
 	step("POST /nodes/{node}/drain", "/nodes/n1/drain", "", "node_drained", nil)
 	step("POST /nodes/{node}/resume", "/nodes/n1/resume", "", "node_resumed", nil)
+	step("DELETE /nodes/{node}", "/nodes/n1", "", "node_forgotten", nil)
 	step("POST /nodes/{node}/ollama/pull", "/nodes/n1/ollama/pull", `{"model":"m"}`, "model_pulled", nil)
 	step("POST /nodes/{node}/ollama/delete", "/nodes/n1/ollama/delete", `{"model":"m"}`, "model_deleted", nil)
 	step("POST /runs/{id}/cancel", "/runs/run_active/cancel", "", "run_cancelled", nil)

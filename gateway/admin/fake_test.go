@@ -142,6 +142,8 @@ func (e *fakeEdge) CancelRun(id execution.RunID) admin.Cancelled {
 func (e *fakeEdge) DrainNode(node execution.NodeID) error  { return e.onNode(node) }
 func (e *fakeEdge) ResumeNode(node execution.NodeID) error { return e.onNode(node) }
 
+func (e *fakeEdge) ForgetNode(_ context.Context, node execution.NodeID) error { return e.onNode(node) }
+
 func (e *fakeEdge) onNode(node execution.NodeID) error {
 	if node != "n1" {
 		return errors.New("there is no such Node")

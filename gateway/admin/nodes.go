@@ -29,6 +29,16 @@ func (a *api) resumeNode(r *http.Request) (any, error) {
 	return a.onNode(r, "resume node", state.AuditNodeResumed, a.edge.ResumeNode)
 }
 
+func (a *api) forgetNode(r *http.Request) (any, error) {
+	node := nodeID(r)
+	if err := a.edge.ForgetNode(r.Context(), node); err != nil {
+		return nil, err
+	}
+	a.done(r, "forget node", "node", node)
+	a.note(r.Context(), state.AuditEntry{Action: state.AuditNodeForgotten, Node: node})
+	return map[string]any{"node": node}, nil
+}
+
 func (a *api) onNode(r *http.Request, action string, audit state.AuditAction, do func(execution.NodeID) error) (any, error) {
 	node := nodeID(r)
 	if err := do(node); err != nil {

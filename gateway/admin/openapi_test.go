@@ -320,6 +320,7 @@ func TestEveryOperationConforms(t *testing.T) {
 	d.refused(422, "invalid_config", "", "POST", v1+"/config/reload", "")
 	d.must(nil, "GET", v1+"/config", "")
 	d.must(nil, "GET", v1+"/status", "")
+	d.must(nil, "DELETE", v1+"/nodes/n1", "")
 	for _, operation := range admin.Endpoints() {
 		if !d.seen[operation] {
 			t.Errorf("no answer of %s was held against the document", operation)

@@ -32,6 +32,8 @@ type Edge interface {
 	// DrainNode gives the Node no new runs until ResumeNode or until its process is started anew.
 	DrainNode(node execution.NodeID) error
 	ResumeNode(node execution.NodeID) error
+	// ForgetNode forgets a Node that is not connected. Its error may be a *CommandError.
+	ForgetNode(ctx context.Context, node execution.NodeID) error
 	// CloseToken ends the sessions that a join token opened, and returns how many there were.
 	CloseToken(token state.JoinTokenID) int
 	// KeyUse says what of each key's limits is taken now, but for MonthTokens.

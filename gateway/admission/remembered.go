@@ -1,6 +1,10 @@
 package admission
 
-import "iop/execution"
+import (
+	"slices"
+
+	"iop/execution"
+)
 
 // maxRemembered bounds the names of models that no Node offers any more. What is forgotten answers as unknown.
 const maxRemembered = 16384
@@ -62,6 +66,18 @@ func (r *remembered) remove(l *line) {
 func (c *Controller) rememberLineLocked(l *line, node execution.NodeID) {
 	if old := c.idle.add(l, node); old != nil {
 		delete(c.lines, old.name)
+	}
+}
+
+// Forget makes the models unknown that a Node which is away offered last, but for those that are waited for.
+func (c *Controller) Forget(node execution.NodeID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range slices.Clone(c.idle.of[node]) {
+		if l.waiting == 0 {
+			c.idle.remove(l)
+			delete(c.lines, l.name)
+		}
 	}
 }
 

@@ -2,9 +2,11 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"time"
 
+	"iop/execution"
 	"iop/state"
 	"iop/tunnel"
 )
@@ -39,6 +41,51 @@ func (r *Registry) Recall(ctx context.Context) error {
 			n.lastCause = edgeEnded
 		}
 		r.adm.Remember(m.Node, m.Models)
+	}
+	return nil
+}
+
+// ErrConnected says that a Node can't be forgotten: it is connected.
+var ErrConnected = errors.New("the node is connected: stop it first")
+
+// ForgetNode forgets a Node that is away: what it offered, and whether it is drained. ErrUnknownNode, ErrConnected, or the state's
+// error.
+func (r *Registry) ForgetNode(ctx context.Context, id execution.NodeID) error {
+	r.saving.Lock() // a write under way must not bring it back
+	defer r.saving.Unlock()
+	if err := r.away(id); err != nil {
+		return err
+	}
+	if err := r.store.ForgetNode(ctx, id); err != nil {
+		return err
+	}
+	others, err := r.store.RememberedNodes(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.nodes[id]; n == nil || len(n.sessions) > 0 {
+		return nil // it came meanwhile, and is known anew
+	}
+	delete(r.nodes, id)
+	delete(r.unsaved, id)
+	r.adm.Forget(id)
+	for i := range others { // may have had the same models
+		r.adm.Remember(others[i].Node, others[i].Models)
+	}
+	return nil
+}
+
+// away returns an error unless the Node is known and not connected.
+func (r *Registry) away(id execution.NodeID) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch n := r.nodes[id]; {
+	case n == nil:
+		return ErrUnknownNode
+	case len(n.sessions) > 0:
+		return ErrConnected
 	}
 	return nil
 }

@@ -57,13 +57,13 @@ func TestKnownAfterRestart(t *testing.T) {
 		r.gone("left", left.gen, errors.New("connection_lost"))
 		gone := time.Now()
 		time.Sleep(2 * saveDelay)
-		before := store.writes
+		before := store.written()
 		r.offer("crashed", crashed.gen) // nothing new
 		time.Sleep(noteEvery + saveDelay)
-		if store.writes != before+1 {
-			t.Errorf("%d writes in %v in which nothing changed", store.writes-before, noteEvery)
+		if n := store.written() - before; n != 1 {
+			t.Errorf("%d writes in %v in which nothing changed", n, noteEvery)
 		}
-		if got := store.nodes["left"].Models; !slices.Equal(got, []string{"m", "l"}) {
+		if got := store.noted("left").Models; !slices.Equal(got, []string{"m", "l"}) {
 			t.Errorf("models %v", got)
 		}
 
@@ -138,6 +138,34 @@ func TestDrainOutlivesTheEdge(t *testing.T) {
 	}
 }
 
+// TestForgetNode: a Node that an operator forgets is gone for the next process too; models that another one had stay known.
+func TestForgetNode(t *testing.T) {
+	store := &fakeStore{}
+	r := restarted(t, store)
+	if err := r.ForgetNode(t.Context(), "n"); !errors.Is(err, ErrUnknownNode) {
+		t.Errorf("got %v", err)
+	}
+	other, s := newSession("b"), newSession("a")
+	other.node = "other"
+	s.info.Models = append(s.info.Models, tunnel.ModelInfo{Provider: "p", ID: "only-here"})
+	connect(t, r, s)
+	connect(t, r, other)
+	if err := r.ForgetNode(t.Context(), "n"); !errors.Is(err, ErrConnected) {
+		t.Errorf("got %v", err)
+	}
+	r.gone("other", other.gen, nil)
+	r.gone("n", s.gen, nil)
+	r.save()
+	if err := r.ForgetNode(t.Context(), "n"); err != nil {
+		t.Fatal(err)
+	}
+	for when, r := range map[string]*Registry{"now": r, "after a restart": restarted(t, store)} {
+		if views := r.Nodes(); len(views) != 1 || views[0].Node != "other" || r.knows("only-here") || !r.knows("m") {
+			t.Errorf("%s: %+v, only-here %v, m %v", when, views, r.knows("only-here"), r.knows("m"))
+		}
+	}
+}
+
 // TestUnwritten: what a failing state did not take is written once it does.
 func TestUnwritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -149,14 +177,14 @@ func TestUnwritten(t *testing.T) {
 			t.Errorf("a drain needs no state: %v", err)
 		}
 		time.Sleep(time.Minute)
-		if store.writes < 5 || store.writes > 20 {
-			t.Errorf("%d tries in a minute", store.writes)
+		if n := store.written(); n < 5 || n > 20 {
+			t.Errorf("%d tries in a minute", n)
 		}
 		store.mu.Lock()
 		store.broken = false
 		store.mu.Unlock()
 		time.Sleep(2 * saveRetry)
-		if n := store.nodes["n"]; n.Drained != "a" || !slices.Equal(n.Models, []string{"m"}) {
+		if n := store.noted("n"); n.Drained != "a" || !slices.Equal(n.Models, []string{"m"}) {
 			t.Errorf("%+v", n)
 		}
 		stop()

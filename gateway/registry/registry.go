@@ -28,6 +28,7 @@ type Store interface {
 	NextGeneration(ctx context.Context, node execution.NodeID, seen execution.Generation) (execution.Generation, error)
 	RememberNodes(ctx context.Context, nodes []state.NodeMemory) error
 	RememberedNodes(ctx context.Context) ([]state.NodeMemory, error)
+	ForgetNode(ctx context.Context, node execution.NodeID) error
 }
 
 // Session is what the registry and the relay need of a tunnel session. *tunnel.NodeSession is one, but for Open.

@@ -112,6 +112,26 @@ func (s *fakeStore) RememberNodes(_ context.Context, nodes []state.NodeMemory) e
 	return nil
 }
 
+// written is how often it was written; noted what is known of a Node.
+func (s *fakeStore) written() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes
+}
+
+func (s *fakeStore) noted(node execution.NodeID) state.NodeMemory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes[node]
+}
+
+func (s *fakeStore) ForgetNode(_ context.Context, node execution.NodeID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.nodes, node)
+	return nil
+}
+
 func (s *fakeStore) RememberedNodes(context.Context) ([]state.NodeMemory, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
