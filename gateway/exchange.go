@@ -275,6 +275,15 @@ func (x *exchange) admit() (*admission.Ticket, *verdict) {
 			return nil, x.interrupted(ev, absent)
 		}
 		ticket, err = waiter.Result()
+	}
+	if ticket != nil && (waiter != nil || x.ticket != nil) {
+		if e := x.stillMay(); e != nil {
+			ticket.Release()
+			ticket.Done()
+			return nil, &verdict{terminal: execution.Terminal{Outcome: execution.Rejected, Code: execution.CodeUnknownProvider}, problem: e}
+		}
+	}
+	if waiter != nil {
 		if ticket != nil && !x.tellDispatched() {
 			waiter.Leave()
 			return nil, x.interrupted(eventGone, false)

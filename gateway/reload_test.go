@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"iop/execution"
+	"iop/state"
 	"iop/tunnel"
 )
 
@@ -115,6 +116,67 @@ routes:
 		t.Errorf("what ran ended with %q, %v", rest, err)
 	}
 	e.idle()
+}
+
+// TestKeysEndWhileRequestsWait: who waits gets a target only if the key is still good for the model when its turn comes; who is
+// sent on to another target, likewise.
+func TestKeysEndWhileRequestsWait(t *testing.T) {
+	t.Parallel()
+	e, _ := withRoutes(t, "routes: [{model: chat, targets: [{model: m}], retry: {attempts: 1, on: [server_error]}}]")
+	started, end := make(chan struct{}, 1), make(chan struct{})
+	e.addNode("n1", 1, func(_ context.Context, run *tunnel.NodeRun) {
+		started <- struct{}{}
+		<-end
+		answerJSON(500, `{"error":{"message":"failed"}}`)(context.Background(), run)
+	}, "m")
+	keys := map[string]string{}
+	for _, name := range []string{"retried", "revoked", "narrowed", "kept"} {
+		keys[name] = e.newKey(state.KeySpec{Name: name})
+	}
+	ask := func(name string) chan answered {
+		got := make(chan answered, 1)
+		var req *http.Request
+		e.as(keys[name], func() { req = e.request(http.MethodPost, chat, `{"model":"chat"}`) })
+		go func() {
+			resp, err := e.client.Do(req)
+			if err != nil {
+				got <- answered{0, err.Error()}
+				return
+			}
+			defer resp.Body.Close()
+			body, _ := io.ReadAll(resp.Body)
+			got <- answered{resp.StatusCode, string(body)}
+		}()
+		return got
+	}
+	retried := ask("retried")
+	<-started
+	waiting := map[string]chan answered{"revoked": ask("revoked"), "narrowed": ask("narrowed"), "kept": ask("kept")}
+	e.waits(3)
+	for _, name := range []string{"retried", "revoked"} {
+		key, err := e.store.FindKey(t.Context(), name)
+		must(t, err)
+		must(t, e.store.RevokeKey(t.Context(), key.ID, "test"))
+	}
+	key, err := e.store.FindKey(t.Context(), "narrowed")
+	must(t, err)
+	_, err = e.store.UpdateKey(t.Context(), key.ID, state.KeyChange{Routes: &[]string{"other"}})
+	must(t, err)
+	sent := make(chan sentRun, 8)
+	e.addNode("n2", 8, capturing(sent, answerJSON(200, `{}`)), "m")
+	close(end)
+	if got := <-retried; got.status != 401 || !strings.Contains(got.body, "invalid_api_key") {
+		t.Errorf("the other attempt of a revoked key: %+v", got)
+	}
+	for name, want := range map[string]answered{"revoked": {401, "invalid_api_key"}, "narrowed": {403, "model_not_allowed"}, "kept": {200, "{}"}} {
+		if got := <-waiting[name]; got.status != want.status || !strings.Contains(got.body, want.body) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	e.idle()
+	if len(sent) != 1 {
+		t.Errorf("the provider got %d requests", len(sent))
+	}
 }
 
 // TestReloadIsSeenWithoutBeingTold: the file is looked at now and then.

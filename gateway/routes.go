@@ -2,12 +2,14 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"iop/gateway/route"
+	"iop/openai"
 	"iop/state"
 )
 
@@ -141,4 +143,28 @@ func (s *Server) Reload() error {
 // mayUse: the key lists the route or the alias that was asked for, and the route lists the key's principal.
 func mayUse(key *state.Key, r *route.Route, model string) bool {
 	return (key.AllowsModel(r.Name) || key.AllowsModel(model)) && r.Allows(key.Principal())
+}
+
+// stillMay refuses a request that has waited, or goes on to another target, if its key has ended since it came, or may no longer
+// use what the model's name means now.
+func (x *exchange) stillMay() *openai.Error {
+	if x.key == anyone {
+		return nil
+	}
+	key, err := x.s.cfg.Store.CurrentKey(x.r.Context(), x.key.ID)
+	switch {
+	case errors.Is(err, state.ErrInvalidKey):
+		return openai.InvalidAPIKey(x.fam)
+	case err != nil:
+		x.s.log.Error("could not check an API key", "error", err)
+		return openai.StateUnavailable(time.Second)
+	}
+	r := x.s.routing.table.Load().Resolve(x.route.Name)
+	switch {
+	case r != nil && mayUse(key, r, x.routed):
+		return nil
+	case key.AllowsModel(x.routed):
+		return openai.ModelNotFound(x.env.Model)
+	}
+	return openai.ModelNotAllowed(x.env.Model)
 }

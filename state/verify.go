@@ -85,17 +85,13 @@ func (s *Store) VerifyKey(ctx context.Context, presented string) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verify key: %w", err)
 	}
-	var reason InvalidReason
-	switch {
-	case record == nil:
-		reason = InvalidUnknown
-	case !matches:
-		reason = InvalidMismatch
-	case !record.key.RevokedAt.IsZero():
-		reason = InvalidRevoked
-	case !record.key.Expires.IsZero() && !now.Before(record.key.Expires):
-		reason = InvalidExpired
-	default:
+	reason := InvalidUnknown
+	if record != nil {
+		if reason = record.invalid(now); !matches {
+			reason = InvalidMismatch
+		}
+	}
+	if reason == 0 {
 		s.uses.note(record, now)
 		return &record.key, nil
 	}
@@ -104,6 +100,34 @@ func (s *Store) VerifyKey(ctx context.Context, presented string) (*Key, error) {
 		invalid.Name = record.key.Name
 	}
 	return nil, invalid
+}
+
+// CurrentKey returns a key that was verified before as it is now, for a request that took long. A key that has ended meanwhile
+// gives ErrInvalidKey; any other error means that it could not be read. One that was read in the last 5 s costs no look-up.
+func (s *Store) CurrentKey(ctx context.Context, id KeyID) (*Key, error) {
+	now := time.Now()
+	record, err := s.keyRecord(ctx, id, now)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("current key: %w", err)
+	case record == nil:
+		return nil, &InvalidKeyError{Reason: InvalidUnknown, ID: id}
+	}
+	if reason := record.invalid(now); reason != 0 {
+		return nil, &InvalidKeyError{Reason: reason, ID: id, Name: record.key.Name}
+	}
+	return &record.key, nil
+}
+
+// invalid says how the key has ended, 0 if it has not.
+func (r *keyRecord) invalid(now time.Time) InvalidReason {
+	switch {
+	case !r.key.RevokedAt.IsZero():
+		return InvalidRevoked
+	case !r.key.Expires.IsZero() && !now.Before(r.key.Expires):
+		return InvalidExpired
+	}
+	return 0
 }
 
 // keyRecord returns the record of an id, nil if there is none.
