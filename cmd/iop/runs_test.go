@@ -33,7 +33,7 @@ func TestRunAsShown(t *testing.T) {
 		got[name] = strings.TrimSpace(value)
 	}
 	want := map[string]string{
-		"run": "run_1", "request": "req_1", "state": "failed: provider_error", "status": "502", "key": "key_1 team", "operation": "responses",
+		"run": "run_1", "request": "req_1", "state": "failed: provider_error", "status": "502", "key": "alice (key_1) of team", "operation": "responses",
 		"model": "m", "route": "chat", "node": "gpu-3", "provider": "vllm", "reason": "affinity", "attempts": "2",
 		"started": shownRun.Started.Local().Format(time.DateTime), "queued": "50s", "first byte": "1m", "took": "1h", "tokens": "~12+28", "detail": "detail",
 	}

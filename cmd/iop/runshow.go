@@ -50,7 +50,7 @@ func printRun(w io.Writer, r *admin.Run) error {
 	}
 	for _, line := range [][2]string{
 		{"run", string(r.ID)}, {"request", r.RequestID}, {"state", v.state}, {"status", zeroless(r.Status)},
-		{"key", strings.TrimSpace(string(r.Key) + " " + r.Principal)}, {"operation", r.Operation},
+		{"key", keyOfRun(r)}, {"operation", r.Operation},
 		{"model", r.Model}, {"route", r.Route}, {"node", string(r.Node)}, {"provider", string(r.Provider)}, {"reason", r.Reason},
 		{"attempts", zeroless(r.Attempts)}, {"started", r.Started.Local().Format(time.DateTime)}, {"queued", v.queue},
 		{"first byte", ttfb}, {"took", v.took}, {"tokens", v.tokens}, {"detail", r.Detail},
@@ -60,6 +60,18 @@ func printRun(w io.Writer, r *admin.Run) error {
 		}
 	}
 	return nil
+}
+
+// keyOfRun is the run's key by name and id, and its owner.
+func keyOfRun(r *admin.Run) string {
+	text := string(r.Key)
+	if r.KeyName != "" {
+		text = r.KeyName + " (" + text + ")"
+	}
+	if r.Principal != "" && !strings.HasPrefix(r.Principal, "key:") {
+		text += " of " + r.Principal
+	}
+	return text
 }
 
 func zeroless(n int) string {

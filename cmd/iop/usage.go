@@ -73,7 +73,7 @@ func (u *usageFlags) bind(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringSliceVar(&u.by, "by", nil, "what to group by: some of "+strings.Join(admin.Dimensions, ", "))
 	f.StringVar(&u.key, "key", "", "only usage of this key, by its name or id")
-	f.StringVar(&u.principal, "principal", "", "only usage of this owner's keys; key:NAME for a key without an owner")
+	f.StringVar(&u.principal, "principal", "", "only usage of this principal, as --by principal prints it: an owner, or key:NAME")
 	f.StringVar(&u.route, "route", "", "only this route")
 	f.StringVar(&u.node, "node", "", "only usage on this Node")
 	f.BoolVar(&u.records, "records", false, "write one record per run")

@@ -95,10 +95,10 @@ func ReadAudit(ctx context.Context, store *state.Store, query state.AuditQuery) 
 	if !slices.ContainsFunc(entries, func(e state.AuditEntry) bool { return e.Principal != "" }) {
 		return page, nil
 	}
-	names, err := store.KeyNames(ctx)
+	names, err := readKeyNames(ctx, store)
 	for i := range page.Data {
 		e := &page.Data[i]
-		e.PrincipalName = keyNames(names).principal(string(e.Principal))
+		e.PrincipalName = names.principal(string(e.Principal))
 	}
 	return page, err
 }

@@ -105,6 +105,55 @@ func TestPrincipalByName(t *testing.T) {
 	d.refused(404, "not_found", "principal", "GET", v1+"/usage?principal=key:nobody", "")
 }
 
+// TestPrincipalsAsPrinted: each principal is printed so that a filter takes it, and finds what it was printed for, also where a
+// name has been used again.
+func TestPrincipalsAsPrinted(t *testing.T) {
+	d := newDesk(t)
+	d.makeKeys()
+	add := func(id state.KeyID) {
+		t.Helper()
+		record := usageRecord("run_" + string(id))
+		record.Key, record.Principal = id, "key:"+string(id)
+		if err := d.store.AddUsage(t.Context(), []state.UsageRecord{record}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var ids []state.KeyID
+	for _, live := range []bool{false, false, true} { // two former keys and a live one have the name
+		key, _, err := d.store.CreateKey(t.Context(), state.KeySpec{Name: "ci"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ids = append(ids, key.ID); !live {
+			if err := d.store.RevokeKey(t.Context(), key.ID, "test"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		add(key.ID)
+	}
+	add(d.edge.k1)
+	var sums admin.Usage
+	d.must(&sums, "GET", v1+"/usage?by=key,principal", "")
+	want := map[string]string{
+		string(ids[0]): "key:ci (" + string(ids[0]) + ")", string(ids[1]): "key:ci (" + string(ids[1]) + ")", string(ids[2]): "key:ci", string(d.edge.k1): "key:k1",
+	}
+	if len(sums.Data) != len(want) {
+		t.Fatalf("%d rows", len(sums.Data))
+	}
+	for _, row := range sums.Data {
+		if row.PrincipalName != want[row.Key] {
+			t.Errorf("%s is printed as %q", row.Key, row.PrincipalName)
+		}
+		for _, filter := range []string{query("principal", row.PrincipalName), query("key", strings.TrimPrefix(row.PrincipalName, "key:"))} {
+			var one admin.Usage
+			if d.must(&one, "GET", v1+"/usage"+filter+"&by=key", ""); len(one.Data) != 1 || one.Data[0].Key != row.Key {
+				t.Errorf("%s finds %+v", filter, one.Data)
+			}
+		}
+	}
+	d.refused(404, "not_found", "key", "GET", v1+"/usage"+query("key", "k1 ("+string(ids[0])+")"), "")
+}
+
 func TestNamesThatFindNoKey(t *testing.T) {
 	d := newDesk(t)
 	d.makeKeys()

@@ -52,7 +52,7 @@ func (a *api) onNode(r *http.Request, action string, audit state.AuditAction, do
 func (a *api) liveRoutes(*http.Request) (any, error) { return list[Route]{a.edge.Routes()}, nil }
 
 func (a *api) queues(r *http.Request) (any, error) {
-	names, err := a.store.KeyNames(r.Context())
+	names, err := readKeyNames(r.Context(), a.store)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (a *api) queues(r *http.Request) (any, error) {
 	for i := range queues {
 		for j := range queues[i].Principals {
 			p := &queues[i].Principals[j]
-			p.Name = keyNames(names).principal(p.Principal)
+			p.Name = names.principal(p.Principal)
 		}
 	}
 	return list[Queue]{queues}, nil

@@ -110,15 +110,15 @@ func (a *api) usage(r *http.Request) (any, error) {
 // namesFor are the names of keys where the sums are by something that has one.
 func (a *api) namesFor(ctx context.Context, by []string) (keyNames, error) {
 	if !slices.Contains(by, "key") && !slices.Contains(by, "principal") {
-		return nil, nil
+		return keyNames{}, nil
 	}
-	return a.store.KeyNames(ctx)
+	return readKeyNames(ctx, a.store)
 }
 
 // usageRowView is a row as this API shows it.
 func usageRowView(u *state.UsageRow, names keyNames) UsageRow {
 	return UsageRow{
-		Key: u.Key, Principal: u.Principal, KeyName: names[state.KeyID(u.Key)], PrincipalName: names.principal(u.Principal),
+		Key: u.Key, Principal: u.Principal, KeyName: names.of[state.KeyID(u.Key)], PrincipalName: names.principal(u.Principal),
 		Route: u.Route, Model: u.Model, Node: u.Node, Provider: u.Provider,
 		Outcome: u.Outcome, Day: u.Day, Month: u.Month, Session: u.Session,
 		Runs: u.Runs, Completed: u.Completed, Failed: u.Failed, Cancelled: u.Cancelled, Rejected: u.Rejected,

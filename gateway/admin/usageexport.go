@@ -58,7 +58,7 @@ func usageRecordView(r *state.UsageRecord, names keyNames) UsageRecord {
 		QueueMS: millis(r.Queue), FirstTokenMS: millis(r.FirstToken), DurationMS: millis(r.Duration),
 		Known: r.Usage.Known, Estimated: r.Usage.Estimated, Input: r.Usage.Input, Output: r.Usage.Output,
 		Cached: r.Usage.Cached, Reasoning: r.Usage.Reasoning,
-		Session: r.Session, Execution: executionOf(r), KeyName: names[r.Key],
+		Session: r.Session, Execution: executionOf(r), KeyName: names.of[r.Key],
 	}
 }
 
@@ -204,7 +204,7 @@ func (a *api) usageRecords(w http.ResponseWriter, r *http.Request) error {
 
 // export writes the records, and reports whether some of the answer may have gone out.
 func (a *api) export(w http.ResponseWriter, r *http.Request, query state.UsageQuery, format string) (begun bool, err error) {
-	names, err := a.store.KeyNames(r.Context())
+	names, err := readKeyNames(r.Context(), a.store)
 	if err != nil {
 		return false, err
 	}
