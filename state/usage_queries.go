@@ -45,13 +45,14 @@ const (
 		CAST(COALESCE(SUM(cached), 0) AS BIGINT) AS hits, CAST(COALESCE(SUM(reasoning), 0) AS BIGINT) AS thoughts,
 		CAST(COALESCE(SUM(queue_us), 0) AS BIGINT) AS queues, CAST(COALESCE(SUM(duration_us), 0) AS BIGINT) AS durations,
 		CAST(COALESCE(SUM(first_token_us), 0) AS BIGINT) AS first_tokens,
-		COALESCE(SUM(CASE WHEN first_token_us > 0 THEN 1 ELSE 0 END), 0) AS answered`
+		COALESCE(SUM(CASE WHEN first_token_us > 0 THEN 1 ELSE 0 END), 0) AS answered,
+		CAST(COALESCE(SUM(details / 4 % 2), 0) AS BIGINT) AS guessed`
 
 	// The sums of usageSums.
 	usageSumsOfSums = `CAST(SUM(runs) AS BIGINT), CAST(SUM(completed) AS BIGINT), CAST(SUM(failed) AS BIGINT),
 		CAST(SUM(cancelled) AS BIGINT), CAST(SUM(rejected) AS BIGINT), CAST(SUM(inputs) AS BIGINT),
 		CAST(SUM(outputs) AS BIGINT), CAST(SUM(hits) AS BIGINT), CAST(SUM(thoughts) AS BIGINT), CAST(SUM(queues) AS BIGINT),
-		CAST(SUM(durations) AS BIGINT), CAST(SUM(first_tokens) AS BIGINT), CAST(SUM(answered) AS BIGINT)`
+		CAST(SUM(durations) AS BIGINT), CAST(SUM(first_tokens) AS BIGINT), CAST(SUM(answered) AS BIGINT), CAST(SUM(guessed) AS BIGINT)`
 
 	usageFrom = ` FROM usage_runs`
 

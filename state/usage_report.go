@@ -135,6 +135,7 @@ type UsageRow struct {
 
 	Runs, Completed, Failed, Cancelled, Rejected int64
 	Input, Output, Cached, Reasoning             int64 // tokens
+	Estimated                                    int64 // runs whose tokens are estimated
 
 	// Means; that of FirstToken is over the runs that had one.
 	Queue, FirstToken, Duration time.Duration
@@ -240,7 +241,7 @@ func (q *UsageQuery) scanSummary(rows *sql.Rows) (UsageRow, error) {
 		places = append(places, dimensions[d].place(&r))
 	}
 	err := rows.Scan(append(places, &r.Runs, &r.Completed, &r.Failed, &r.Cancelled, &r.Rejected,
-		&r.Input, &r.Output, &r.Cached, &r.Reasoning, &queue, &duration, &firstToken, &firstTokens)...)
+		&r.Input, &r.Output, &r.Cached, &r.Reasoning, &queue, &duration, &firstToken, &firstTokens, &r.Estimated)...)
 	r.Queue, r.Duration = fromMicros(queue/max(r.Runs, 1)), fromMicros(duration/max(r.Runs, 1))
 	r.FirstToken = fromMicros(firstToken / max(firstTokens, 1))
 	return r, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -361,4 +362,35 @@ func TestUsageOutOfReason(t *testing.T) {
 	if n := len(export(t, s, UsageQuery{Route: strings.Repeat("é", 400)})); n != 1 {
 		t.Errorf("its own name finds %d", n)
 	}
+}
+
+// TestEstimatedRunsAreCounted: of each group, whatever else the run's details hold.
+func TestEstimatedRunsAreCounted(t *testing.T) {
+	onEach(t, func(t *testing.T, s *Store) {
+		at := time.Date(2026, 11, 29, 23, 0, 0, 0, time.UTC)
+		var records []UsageRecord
+		for i := range 8 {
+			r := used(i, at)
+			r.Key, r.Attempts, r.Stream = KeyID(fmt.Sprint("k", i%2)), i, i%4 < 2
+			r.Usage.Estimated = i < 3
+			records = append(records, r)
+		}
+		addAll(t, s, records...)
+		for _, tt := range []struct {
+			by   []Dimension
+			want []int64
+		}{{nil, []int64{3}}, {[]Dimension{ByKey}, []int64{2, 1}}, {[]Dimension{ByDay}, []int64{3}}, {[]Dimension{ByKey, ByDay}, []int64{2, 1}}} {
+			rows, err := s.UsageSummary(t.Context(), UsageQuery{By: tt.by})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []int64
+			for _, row := range rows {
+				got = append(got, row.Estimated)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("by %v: %v runs are estimated, want %v", tt.by, got, tt.want)
+			}
+		}
+	})
 }

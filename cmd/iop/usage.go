@@ -32,6 +32,7 @@ func newUsageCommand() *cobra.Command {
 		Long: `Show usage: runs, tokens and times by key, model, day and more.
 
 Without --from or --since it covers the last 30 days. Days start at midnight UTC.
+A ~ marks tokens of which some are estimated.
 With --records it writes one record per run instead, oldest first: JSON Lines, or
 CSV. In CSV, values that a spreadsheet would read as a formula start with an
 apostrophe.`,
@@ -193,8 +194,12 @@ func groupOf(r *admin.UsageRow, by []string) []string {
 
 func usageCells(r *admin.UsageRow) []string {
 	var cells []string
-	for _, n := range usageCounts(r) {
-		cells = append(cells, strconv.FormatInt(n, 10))
+	for i, n := range usageCounts(r) {
+		cell := strconv.FormatInt(n, 10)
+		if name := usageHeader[i]; r.Estimated > 0 && (name == "INPUT" || name == "OUTPUT") {
+			cell = "~" + cell
+		}
+		cells = append(cells, cell)
 	}
 	for _, ms := range usageTimes(r) {
 		cell := ""
@@ -219,6 +224,7 @@ func usageTotal(rows []admin.UsageRow) (sum admin.UsageRow) {
 		sum.Cached += r.Cached
 		sum.Output += r.Output
 		sum.Reasoning += r.Reasoning
+		sum.Estimated += r.Estimated
 		sum.QueueMS += r.QueueMS * float64(r.Runs)
 		sum.DurationMS += r.DurationMS * float64(r.Runs)
 	}
@@ -235,7 +241,7 @@ func usageTotal(rows []admin.UsageRow) (sum admin.UsageRow) {
 func printUsageCSV(w io.Writer, usage *admin.Usage) error {
 	header := append(slices.Clone(usage.By), "runs", "completed", "failed", "cancelled", "rejected", "input_tokens", "cached_tokens",
 		"output_tokens", "reasoning_tokens", "queue_ms", "first_token_ms", "duration_ms")
-	header = append(header, nameColumns(usage.By)...)
+	header = append(append(header, nameColumns(usage.By)...), "estimated_runs")
 	return printCSV(w, header, func(yield func([]string) bool) {
 		for i := range usage.Data {
 			if !yield(usageLine(&usage.Data[i], usage.By)) {
@@ -270,7 +276,7 @@ func usageLine(r *admin.UsageRow, by []string) []string {
 	for _, column := range nameColumns(by) {
 		row = append(row, admin.NoFormula(map[string]string{"key_name": r.KeyName, "principal_name": r.PrincipalName}[column]))
 	}
-	return row
+	return append(row, strconv.FormatInt(r.Estimated, 10))
 }
 
 // usageCounts are the numbers of a row, in the order of the columns.

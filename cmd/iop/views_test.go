@@ -113,7 +113,7 @@ m      1        2      10ms    -             -          -       -`)
 func TestUsageTable(t *testing.T) {
 	from, to := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC)
 	usage := admin.Usage{From: from, To: to, By: []string{"key", "day"}, Data: []admin.UsageRow{
-		{Key: "k1", Day: "2026-03-01", Runs: 3, Completed: 2, Failed: 1, Input: 1000, Output: 20, Cached: 5, QueueMS: 10, FirstTokenMS: 200, DurationMS: 1000},
+		{Key: "k1", Day: "2026-03-01", Runs: 3, Completed: 2, Failed: 1, Input: 1000, Output: 20, Cached: 5, Estimated: 2, QueueMS: 10, FirstTokenMS: 200, DurationMS: 1000},
 		{Key: "k2", Day: "2026-03-02", Runs: 1, Completed: 1, Input: 5, Output: 7, Reasoning: 3, QueueMS: 50, DurationMS: 3000},
 		{Day: "2026-03-02", Runs: 1, Rejected: 1},
 	}}
@@ -122,17 +122,17 @@ func TestUsageTable(t *testing.T) {
 from 2026-03-01T00:00:00Z to 2026-04-01T00:00:00Z
 
 KEY    DAY         RUNS  COMPLETED  FAILED  CANCELLED  REJECTED  INPUT  CACHED  OUTPUT  REASONING  QUEUE   TTFT  TOOK
-k1     2026-03-01     3          2       1          0         0   1000       5      20          0   10ms  200ms    1s
+k1     2026-03-01     3          2       1          0         0  ~1000       5     ~20          0   10ms  200ms    1s
 k2     2026-03-02     1          1       0          0         0      5       0       7          3   50ms      -    3s
 -      2026-03-02     1          0       0          0         1      0       0       0          0      -      -     -
 -----  ----------  ----  ---------  ------  ---------  --------  -----  ------  ------  ---------  -----  -----  ----
-total  -              5          3       1          0         1   1005       5      27          3   16ms      -    1s`)
+total  -              5          3       1          0         1  ~1005       5     ~27          3   16ms      -    1s`)
 	if want := "GET /admin/v1/usage?by=key%2Cday&from=2026-03-01&to=2026-04-01"; f.asked[len(f.asked)-1] != want {
 		t.Errorf("asked %q, want %q", f.asked, want)
 	}
 	_, stdout, _ := execute(t, "usage", "--by", "key,day", "--csv")
 	rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
-	if err != nil || len(rows) != 4 || rows[0][0] != "key" || rows[1][0] != "k1" || rows[1][7] != "1000" {
+	if err != nil || len(rows) != 4 || rows[0][0] != "key" || rows[1][0] != "k1" || rows[1][7] != "1000" || rows[0][len(rows[0])-1] != "estimated_runs" || rows[1][len(rows[1])-1] != "2" {
 		t.Errorf("%v: %q", err, stdout)
 	}
 }

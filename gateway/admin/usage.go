@@ -59,6 +59,7 @@ type UsageRow struct {
 	Output    int64 `json:"output_tokens"`
 	Cached    int64 `json:"cached_tokens"`    // of the input
 	Reasoning int64 `json:"reasoning_tokens"` // of the output
+	Estimated int64 `json:"estimated_runs"`   // whose tokens are estimated
 
 	QueueMS      float64 `json:"queue_ms"`       // mean
 	FirstTokenMS float64 `json:"first_token_ms"` // mean of those that had one
@@ -122,7 +123,7 @@ func usageRowView(u *state.UsageRow, names keyNames) UsageRow {
 		Route: u.Route, Model: u.Model, Node: u.Node, Provider: u.Provider,
 		Outcome: u.Outcome, Day: u.Day, Month: u.Month, Session: u.Session,
 		Runs: u.Runs, Completed: u.Completed, Failed: u.Failed, Cancelled: u.Cancelled, Rejected: u.Rejected,
-		Input: u.Input, Output: u.Output, Cached: u.Cached, Reasoning: u.Reasoning,
+		Input: u.Input, Output: u.Output, Cached: u.Cached, Reasoning: u.Reasoning, Estimated: u.Estimated,
 		QueueMS: millis(u.Queue), FirstTokenMS: millis(u.FirstToken), DurationMS: millis(u.Duration),
 	}
 }
