@@ -51,10 +51,13 @@ func (w *Waiter) Absent() bool {
 }
 
 // Resting reports whether each target that could run the request rests after failures, so that it waits for these rests, and
-// for no other request.
+// for no other request. One that has its answer waits for nothing.
 func (w *Waiter) Resting() bool {
 	w.ctl.mu.Lock()
 	defer w.ctl.mu.Unlock()
+	if w.line == nil {
+		return false
+	}
 	for _, g := range w.line.groups {
 		for _, x := range g.all {
 			if x.inService && !x.place.engine.rest.resting && x.place.ability.serves(w.request.need()) {

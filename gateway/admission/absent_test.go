@@ -55,6 +55,9 @@ func TestGrace(t *testing.T) {
 			if took := refusal(t, w); took != grace {
 				t.Errorf("after %v", took)
 			}
+			if w.Absent() || w.Resting() { // it was asked when it had its answer already, and panicked
+				t.Error("it has its answer, and waits")
+			}
 		},
 		"the Node left before": func(t *testing.T, c *admission.Controller) {
 			c.Offer("n", 1, 0, nil, offer(1, "m"))
