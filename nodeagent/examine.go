@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"iop/execution"
+	"iop/openai"
 	"iop/tunnel/reach"
 	"iop/tunnel/wire"
 )
@@ -17,7 +20,12 @@ type Examined struct {
 	Engine   Engine // empty: it does not tell
 	Version  string // of the engine, as it tells; or empty
 	Capacity int    // runs at once
-	Models   []string
+	// Default: neither the specification nor the engine says the Capacity.
+	Default bool
+	Models  []string
+	// Missing are models of the specification that the provider does not list; Listed is what it lists then. Both are nil where it
+	// lists none, or all of them.
+	Missing, Listed []string
 	// Operations are the names of the operations whose path it was found to have; nil where it can't be told.
 	Operations []string
 	// Listless is set, with Err, where it answers, but lists no models.
@@ -93,6 +101,10 @@ func examine(ctx context.Context, p *provider) Examined {
 	for _, m := range models {
 		e.Models = append(e.Models, m.ID)
 	}
+	e.Default = p.spec.Capacity == 0 && id.capacity <= 0
+	if err == nil && !listless {
+		e.Missing, e.Listed = missing(p.spec.Models, list.models)
+	}
 	if err != nil && (!listless || e.Listless) {
 		e.Unreachable = unreachable(err)
 		e.Err = errors.New(p.key.Load().mask(err.Error()))
@@ -100,4 +112,21 @@ func examine(ctx context.Context, p *provider) Examined {
 		e.Finding = &finding
 	}
 	return e
+}
+
+// missing returns those of the models that an operator names which are not among those that the provider lists, and the latter.
+// Ollama's tag "latest" may be left out.
+func missing(named []string, listed []openai.Model) (absent, all []string) {
+	for _, m := range listed {
+		all = append(all, m.ID)
+	}
+	for _, name := range named {
+		if !slices.Contains(all, name) && !slices.Contains(all, name+":latest") && !slices.Contains(all, strings.TrimSuffix(name, ":latest")) {
+			absent = append(absent, name)
+		}
+	}
+	if absent == nil {
+		return nil, nil
+	}
+	return absent, all
 }

@@ -31,10 +31,14 @@ func TestExamine(t *testing.T) {
 		{ID: "keyless", Engine: OpenAIEngine, URL: server.URL},
 		{ID: "gone", Engine: OpenAIEngine, URL: "http://127.0.0.1:1", KeyFile: file},
 		{ID: "wrong", URL: "ftp://h"},
+		{ID: "named", Engine: OpenAIEngine, URL: server.URL, KeyFile: file, Models: []string{"a:latest", "nope"}},
 	}
 	all := Examine(t.Context(), specs)
 	if good := all[0]; good.Err != nil || good.Capacity != 3 || strings.Join(good.Models, " ") != "a b" {
 		t.Errorf("%+v", good)
+	}
+	if named := all[4]; strings.Join(named.Missing, " ") != "nope" || strings.Join(named.Listed, " ") != "a b" || !named.Default || all[0].Default || all[0].Missing != nil {
+		t.Errorf("%+v", named)
 	}
 	if keyless := all[1]; !keyless.Listless || keyless.Err == nil {
 		t.Errorf("%+v", keyless)

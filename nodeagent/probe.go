@@ -305,6 +305,7 @@ func (b *prober) report(before, after snapshot, l learned) {
 		"models", len(after.models), "capacity", after.capacity, "operations", len(after.matrix.names()))
 	if err == nil {
 		b.said = reach.Repeat{}
+		log = log.With("capacity_from", b.p.capacityFrom(l.id.capacity))
 	} else {
 		f := b.p.finding(l)
 		b.said.Due(f.Found, time.Now())

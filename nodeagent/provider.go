@@ -207,6 +207,17 @@ func (p *provider) setCapacityLocked(told int) {
 	p.capacity.Store(int64(n))
 }
 
+// capacityFrom says in the log where the number of places comes from, if the provider told that it has so many; 0: it did not.
+func (p *provider) capacityFrom(told int) string {
+	switch {
+	case p.spec.Capacity > 0:
+		return "setting"
+	case told > 0:
+		return "engine"
+	}
+	return "default"
+}
+
 // setModelsLocked takes the provider's list of models; the operator's own list wins over it.
 func (p *provider) setModelsLocked(models []openai.Model, known bool) {
 	if len(p.spec.Models) > 0 {

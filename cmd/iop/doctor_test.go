@@ -188,6 +188,8 @@ func TestDoctorEdgePorts(t *testing.T) {
 	d.has(t, "admin port", verdictFailed, "another program")
 
 	edge := startEdge(t)
+	_, d = diagnose(t, "edge", "--listen", edge.public, "--admin-listen", edge.admin, "--state", edge.state, "--tls-cert", "c", "--tls-key", "k")
+	d.has(t, "port", verdictWarning, "used by a running Edge without TLS")
 	_, d = diagnose(t, "edge", "--listen", edge.public, "--admin-listen", edge.admin, "--state", edge.state)
 	d.has(t, "port", verdictOK, "used by a running Edge")
 	d.has(t, "admin port", verdictOK, "used by a running Edge")
@@ -218,11 +220,16 @@ func TestDoctorNode(t *testing.T) {
 	if status, _, stderr := execute(t, "join-token", "create", "--out", token); status != exitOK {
 		t.Fatal(stderr)
 	}
-	status, d := diagnose(t, "node", "--name", "n", "--edge", "ws://"+edge.public, "--join-token-file", token, "--provider", "s="+startSimulator(t))
+	sim := startSimulator(t)
+	status, d := diagnose(t, "node", "--name", "n", "--edge", "ws://"+edge.public, "--join-token-file", token, "--provider", "s="+sim)
 	if status != exitOK {
 		t.Errorf("%+v", d)
 	}
 	d.has(t, "tunnel", verdictOK, "took the join token")
+	d.has(t, "provider", verdictOK, "default, as it does not report its own")
+	_, d = diagnose(t, "node", "--name", "n", "--edge", "ws://"+edge.public, "--join-token-file", token, "--provider", "s="+sim+",models=sim-small|sim-smal,capacity=3")
+	d.has(t, "provider", verdictWarning, "does not list the model sim-smal")
+	d.has(t, "provider", verdictOK, "3 runs at once, 2 models")
 	d.has(t, "clock", verdictOK, "agrees")
 	d.has(t, "proxy", verdictOK, "directly")
 	d.has(t, "join token", verdictOK, "only by its owner")

@@ -264,14 +264,16 @@ func (e *edgeDoctor) port(ctx context.Context, check, setting, address string, o
 		e.d.ok(check, "%s is free", address)
 		return
 	}
-	scheme := "http://"
+	scheme, other, without := "http://", "https://", "with"
 	if e.config.TLSCert != "" {
-		scheme = "https://"
+		scheme, other, without = other, scheme, "without"
 	}
 	variable := edgePrefix + setting
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && ours(scheme+dialable(address)):
 		e.d.ok(check, "%s is used by a running Edge", address)
+	case errors.Is(err, syscall.EADDRINUSE) && ours(other+dialable(address)):
+		e.d.warn(check, "give doctor the running Edge's settings, or restart the Edge with these", "%s is used by a running Edge %s TLS, unlike these settings", address, without)
 	case errors.Is(err, syscall.EADDRINUSE):
 		e.d.fail(check, "stop the program that listens there (ss -ltnp shows it), or set "+variable, "%s is used by another program", address)
 	case errors.Is(err, syscall.EACCES):

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"iop/gateway/spelling"
 	"iop/identity"
 	"iop/nodeagent"
 	"iop/tunnel"
@@ -174,7 +175,18 @@ func (n *nodeDoctor) provider(p *nodeagent.Examined) {
 	if more := len(p.Models) - 5; more > 0 {
 		models += " and " + counted(more, "other")
 	}
-	n.d.ok("provider", "%s is ready: %s, %s at once, %s: %s", name, engine, counted(p.Capacity, "run"), counted(len(p.Models), "model"), models)
+	capacity := counted(p.Capacity, "run") + " at once"
+	if p.Default {
+		capacity += " (IOP's default, as it does not report its own: capacity=N sets it)"
+	}
+	n.d.ok("provider", "%s is ready: %s, %s, %s: %s", name, engine, capacity, counted(len(p.Models), "model"), models)
+	for _, model := range p.Missing {
+		remedy := "correct models= in its specification"
+		if similar := spelling.Models(model, p.Listed, 1); len(similar) > 0 {
+			remedy += "; did you mean " + similar[0] + "?"
+		}
+		n.d.warn("provider", remedy, "%s does not list the model %s", name, model)
+	}
 	if len(p.Operations) > 0 {
 		n.d.ok("provider", "%s has %s", p.ID, strings.Join(p.Operations, ", "))
 	}
