@@ -82,12 +82,18 @@ func NewSigningKeys() (*SigningKeys, error) {
 	return &SigningKeys{current: current, next: next}, nil
 }
 
+// newSigningKey makes a key whose ID, which operators give to commands, can't be taken for a flag: one in 64 begins with a hyphen.
 func newSigningKey() (*signingKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("make a lease signing key: %w", err)
+	for {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, fmt.Errorf("make a lease signing key: %w", err)
+		}
+		k, err := signingKeyOf(key)
+		if err != nil || k.id[0] != '-' {
+			return k, err
+		}
 	}
-	return signingKeyOf(key)
 }
 
 func signingKeyOf(key *ecdsa.PrivateKey) (*signingKey, error) {

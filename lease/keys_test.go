@@ -184,3 +184,16 @@ func TestThumbprint(t *testing.T) {
 		}
 	}
 }
+
+// TestSigningKeyIDsAreNoFlags: iop signing-key revoke takes an ID as its argument.
+func TestSigningKeyIDsAreNoFlags(t *testing.T) {
+	for range 500 { // all of them but one time in 2600
+		key, err := newSigningKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if key.id[0] == '-' {
+			t.Fatalf("%s", key.id)
+		}
+	}
+}
