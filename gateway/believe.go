@@ -32,7 +32,9 @@ func inputBound(op *openai.Operation, env *openai.Envelope, body []byte) int64 {
 		read = openai.RerankReads(body)
 	}
 	beyond, own := int64(inputBeyond), inputPerByte*read
-	if op.ID == openai.OpResponses || readsTools(op.ID) && own < contextMost && (env.ReadsMore() || refers(body)) {
+	switch {
+	case op.ID == openai.OpResponses, op.ID == openai.OpOllamaGenerate && env.ReadsMore(), // it has a template
+		readsTools(op.ID) && own < contextMost && (env.ReadsMore() || refers(body)):
 		beyond = contextMost
 	}
 	return min(beyond+own, state.MaxRunTokens)
@@ -44,11 +46,12 @@ func readsTools(op openai.OpID) bool {
 }
 
 // references are what a request's content has that makes its provider read more than the request: an address, the id of a file,
-// or a document or film, of which some kilobytes can hold many pages. An address has slashes, each perhaps with JSON's backslash, or
+// or a document or film, of which some kilobytes can hold many pages. A picture of one colour takes a hundred bytes, and thousands
+// of tokens; a tensor of one row takes no more, whatever its length. An address has slashes, each perhaps with JSON's backslash, or
 // is what a member is named for: fetch takes "https:host" for one. An escape may stand for any of these.
 var references = [...][]byte{
 	[]byte("://"), []byte(`:\/`), []byte(`:/\/`), []byte(`url"`), []byte(`Url"`), []byte(`URL"`), []byte(`uri"`), []byte(`Uri"`), []byte(`URI"`),
-	[]byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"document`), []byte(`"video`), []byte(`\u00`),
+	[]byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"document`), []byte(`"video`), []byte(`"image"`), []byte(`_embeds"`), []byte(`\u00`),
 }
 
 // refers reports whether the input may be larger than the request. A document behind an address, or a compressed one, can fill a

@@ -91,6 +91,8 @@ func TestInputFromElsewhere(t *testing.T) {
 		"a file":                   {`{"type":"document","source":{"type":"file","file_id":"file_1"}}`, read},
 		"a document":               {`{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"JVBERi0="}}`, read},
 		"OpenAI's document":        {`{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,JVBERi0="}}`, read},
+		"an image":                 {`{"type": "image","source":{"type":"base64","media_type":"image/webp","data":"UklGRgAA"}}`, read},
+		"vLLM's embeddings":        {`{"type":"image_embeds","image_embeds":"AAAA"}`, read},
 		"nothing but a text":       {`{"type":"text","text":"hi"}`, 0},
 		"an address in Ollama":     {`{"type":"text","text":"https://example.org"}`, 0},
 	} {
@@ -138,6 +140,27 @@ func TestInputOfTools(t *testing.T) {
 		}
 		if got := e.records()[0].Usage.Input; got != want {
 			t.Errorf("%s: booked are %d of %d, want %d", member, got, read, want)
+		}
+	}
+}
+
+// TestInputOfTemplates: what Ollama makes of a client's own template is booked, and an empty template is none.
+func TestInputOfTemplates(t *testing.T) {
+	const read = 900_000
+	for template, more := range map[string]bool{`"{{ printf \"%01000000d\" 1 }}"`: true, `""`: false, `null`: false} {
+		e := newEdge(t, nil)
+		e.addProvider("n1", runsOn("ollama", "ollama.generate"), uses(read, 3), "m")
+		body := `{"model":"m","prompt":"x","stream":false,"template":` + template + `}`
+		if status, _, answer := e.post("/api/generate", body); status != 200 {
+			t.Fatalf("%s: %d %s", template, status, answer)
+		}
+		e.idle()
+		want := int64(read)
+		if !more {
+			want = 1<<16 + 8*int64(len(body))
+		}
+		if got := e.records()[0].Usage.Input; got != want {
+			t.Errorf("%s: booked are %d of %d, want %d", template, got, read, want)
 		}
 	}
 }

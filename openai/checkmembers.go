@@ -32,7 +32,7 @@ func (p *Parameters) permits(name string) bool {
 // CheckMembers refuses a member that the route refuses, and with limited also each one that neither the operation is known to
 // define nor the route allows: who is limited could get round the limits with it. A known member is meant by its exact name
 // alone, as some providers take others for it, and whatever its value: null can be an engine's word for "no limit". Members of
-// Ollama's options and of stream_options are checked alike. body must be the one that e was parsed from, and CheckSteering must have passed. The error
+// Ollama's options, of stream_options and of chat_template_kwargs are checked alike. body must be the one that e was parsed from, and CheckSteering must have passed. The error
 // is an *Error with status 400 whose Param is the member.
 func (e *Envelope) CheckMembers(body []byte, op OpID, p *Parameters, limited bool) error {
 	if len(p.Refuse) == 0 && (!limited || e.known.Has(op) && !e.oddNested) || e.empty {
@@ -85,7 +85,7 @@ func (c *memberCheck) root(name []byte, val int) *Error {
 	if known := nestedMembers[string(name)]; known != nil && c.b[val] == '{' {
 		within := string(name) + "."
 		return c.object(val+1, func(name []byte, _ int) *Error {
-			return c.p.checkMember(string(name), within, known[string(name)], c.op)
+			return c.p.checkMember(string(name), within, known.knows(name), c.op)
 		})
 	}
 	return nil

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -49,7 +50,7 @@ type Envelope struct {
 	seen         uint64                               // bit per field below fieldSteering
 	hosted       bool                                 // see ReadsMore
 	known        OpSet                                // the operations that define all members of the root, in this spelling
-	oddNested    bool                                 // a member of options or stream_options is none of nestedMembers
+	oddNested    bool                                 // a nested member is not known, see nestedMembers
 	otherModel   string                               // the name of the first member that anyModel stands for
 	steering     steeringSet                          // the names of steeringNames that are there, and neither null nor false
 	texts        [fieldTools - fieldMessages + 1]span // of what is read before the answer, by field; null is absent
@@ -254,10 +255,24 @@ func (p *envelopeParser) other(key []byte, escaped bool, i int) int {
 	if m.content {
 		return p.value(i, 1)
 	}
-	if (m.fetches || m.ops == 0) && i < len(p.b) && p.b[i] != 'n' && p.b[i] != 'f' {
+	if (m.fetches || m.ops == 0) && i < len(p.b) && p.b[i] != 'n' && p.b[i] != 'f' && !bytes.HasPrefix(p.b[i:], emptyText) {
 		p.e.hosted = true
 	}
+	if string(key) == templateMember && i < len(p.b) && p.b[i] == '{' {
+		return p.takeTemplate(i)
+	}
 	return p.watchMember(key, escaped, i, 1, watched{bit: anyModelBit})
+}
+
+// emptyText is a value that says nothing: Ollama's clients send each member of a request.
+var emptyText = []byte(`""`)
+
+// takeTemplate reads the object of templateMember at i.
+func (p *envelopeParser) takeTemplate(i int) int {
+	return p.eachMember(i, 2, func(key []byte, escaped bool, val int) int {
+		p.e.oddNested = p.e.oddNested || !nestedMembers[templateMember].knows(key)
+		return p.watchMember(key, escaped, val, 2, watched{bit: anyModelBit})
+	})
 }
 
 // takeSteering notes that a member of steeringNames is there. Its spelling is as good as any other.
@@ -275,7 +290,7 @@ func (p *envelopeParser) takeSteering(f field, exact bool, i int) (int, *Error) 
 // takeNested reads an object at i of which one member is known, and returns the offset after it (-1: malformed). The
 // member may be there once, in its exact spelling. Any other value means nothing here. known has the others, nil if they are
 // content.
-func (p *envelopeParser) takeNested(i int, name string, known map[string]bool, take func(exact bool, at span) *Error) (int, *Error) {
+func (p *envelopeParser) takeNested(i int, name string, known *nestedTable, take func(exact bool, at span) *Error) (int, *Error) {
 	if i >= len(p.b) || p.b[i] != '{' {
 		return p.value(i, 1), nil
 	}
@@ -283,7 +298,7 @@ func (p *envelopeParser) takeNested(i int, name string, known map[string]bool, t
 	i = p.eachMember(i, 2, func(key []byte, escaped bool, val int) (end int) {
 		exact, match := matches(key, escaped, name)
 		if known != nil {
-			p.e.oddNested = p.e.oddNested || !known[string(key)]
+			p.e.oddNested = p.e.oddNested || !known.knows(key)
 			end = p.watchMember(key, escaped, val, 2, watched{bit: anyModelBit})
 		} else {
 			end = p.value(val, 2)

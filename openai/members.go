@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"strings"
@@ -127,8 +128,9 @@ const (
 	// contentNames are members that hold what the client has written or was given, in any shape: names in them mean nothing
 	// to a provider.
 	contentNames = `client_metadata context documents logit_bias prediction query texts`
-	// fetchingNames are members that make a provider read more than the request.
-	fetchingNames = `container conversation mcp_servers previous_response_id thread web_search_options`
+	// fetchingNames are members that make a provider read more than the request: also a template, as a prompt of any length
+	// comes of it.
+	fetchingNames = `container conversation mcp_servers previous_response_id template thread web_search_options`
 )
 
 // memberInfo is what is known of a member of a request's root. The zero value is that of an unknown one.
@@ -145,10 +147,34 @@ var (
 	fieldOps     [fieldLengthEnd]OpSet
 )
 
+// nestedTable says which members a member of the root may have: only the known ones, or, where those are not listed, all but
+// the odd ones.
+type nestedTable struct{ known, odd map[string]bool }
+
+// knows reports whether a request with limits may have a nested member of this name, as it is written.
+func (t *nestedTable) knows(name []byte) bool {
+	if t.known != nil {
+		return t.known[string(name)]
+	}
+	return !t.odd[string(name)] && bytes.IndexByte(name, '\\') < 0 // an escape may stand for any letter
+}
+
+// templateMember holds variables of a model's chat template, which only the model's maker knows.
+const templateMember = "chat_template_kwargs"
+
+// templateArguments are not: they are arguments of the functions in transformers that SGLang, Megatron and others give
+// templateMember to. A template of the client's own, padding, or other frames of a film make a prompt of any length.
+const templateArguments = `
+	audio_kwargs chat_template common_kwargs conversation do_resize do_sample_frames fps images_kwargs load_audio_from_video max_frames
+	max_length max_pixels media_io_kwargs min_frames min_pixels mm_processor_kwargs num_frames padding padding_side
+	pad_to_multiple_of processor_kwargs return_assistant_tokens_mask return_dict return_tensors sampling_rate size stride
+	text_kwargs tokenize tokenizer_kwargs truncation video_fps video_load_backend videos_kwargs`
+
 // nestedMembers are the members of those members of the root that hold parameters.
-var nestedMembers = map[string]map[string]bool{
-	optionsMember:    setOf(append(optionNames[:], optionLength)),
-	"stream_options": setOf([]string{"include_usage", "include_obfuscation", "continuous_usage_stats"}),
+var nestedMembers = map[string]*nestedTable{
+	optionsMember:    {known: setOf(append(optionNames[:], optionLength))},
+	"stream_options": {known: setOf([]string{"include_usage", "include_obfuscation", "continuous_usage_stats"})},
+	templateMember:   {odd: setOf(strings.Fields(templateArguments))},
 }
 
 func setOf(names []string) map[string]bool {
@@ -175,7 +201,7 @@ func init() {
 // KnownMembers returns the names of all members that some operation is known to define, and of Ollama's options, in order.
 func KnownMembers() []string {
 	names := slices.Collect(maps.Keys(knownMembers))
-	for name := range nestedMembers[optionsMember] {
+	for name := range nestedMembers[optionsMember].known {
 		names = append(names, name)
 	}
 	slices.Sort(names)
