@@ -136,7 +136,7 @@ func TestOperatorsView(t *testing.T) {
 		a.end(t, patience)
 	}
 	s.quiet()
-	has("runs", "cancelled: cancelled_by_operator")
+	has("runs", "cancelled: run_cancelled (cancelled_by_operator)")
 	has("nodes", "0/2")
 	s.nodes[0].kill()
 	eventually(t, grace, "the Node is offline", func() bool { return s.node("gpu-1").State == "offline" })
