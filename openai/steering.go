@@ -27,8 +27,9 @@ var steeringNames = [...]string{
 	"api_base", "base_url", "api_version", "sagemaker_base_url", "s3_endpoint_url",
 	"bootstrap_host", "bootstrap_port", "kv_transfer_params", "ec_transfer_params",
 	"disaggregated_params", "nvext", "data_sources",
-	// Other credentials. LiteLLM.
+	// Other credentials, or another account that pays. LiteLLM, Anthropic.
 	"api_key", "api_token", "organization", "litellm_credential_name", "user_config",
+	"workspace_id", "billing_policy", "fallback_credit_token",
 	// What is merged into the request that goes on, or sent with it. LiteLLM.
 	"extra_body", "extra_headers", "extra_query", "headers", "litellm_params",
 	// Code that runs in the engine, its arguments, and what else goes to its plugins, kv_transfer_params among it. SGLang, vLLM.
