@@ -50,7 +50,8 @@ type StreamFilter struct {
 	finished int             // choices that ended
 	endings  uint64          // a bit for each of them, by its index, of the first 64
 	totals   int             // chunks that hold usage and no choices
-	parts    execution.Usage // sum of the usage that came with the end of a choice, or of answers
+	parts    execution.Usage // sum of the usage that came with choices, or of answers
+	shares   []choiceShare   // of parts, by the choices' indices
 	failure  *StreamError    // nil while there is none
 	dull     shape
 	joined   []byte // scratch for data of several lines

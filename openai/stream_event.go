@@ -252,14 +252,15 @@ func (f *StreamFilter) takeChunk(c chunk, data []byte) {
 	}
 }
 
-// ofAll is what a chunk's usage makes the usage of the stream. The last word counts, but where llama.cpp runs several
-// answers (n, or a list of prompts): it reports each with its end, in a chunk of its own in chat, and never their sum.
+// ofAll is what a chunk's usage makes the usage of the stream. The last word counts, but where several answers run (n, or a
+// list of prompts): llama.cpp reports each with its end, in a chunk of its own in chat, and never their sum; vLLM and SGLang, where
+// the client asks for it, each as it grows, and the sum last, which a client that hangs up does not wait for.
 // again: the chunk is of a choice that had ended before.
 func (f *StreamFilter) ofAll(c chunk, again bool) execution.Usage {
 	switch {
 	case again:
-		f.parts = c.usage
-		return c.usage
+		f.parts, f.shares = execution.Usage{}, f.shares[:0]
+		return f.share(c)
 	case c.usageOnly:
 		f.totals++
 		if f.totals == 1 || f.totals > f.finished {
@@ -270,11 +271,37 @@ func (f *StreamFilter) ofAll(c chunk, again bool) execution.Usage {
 		return f.parts
 	case f.totals > 0:
 		return c.usage
+	case c.index >= 0:
+		return f.share(c)
 	case c.finished:
 		f.parts = sumOfAnswers(f.parts, c.usage)
 		return f.parts
 	}
 	return sumOfAnswers(f.parts, c.usage)
+}
+
+// maxShares bounds the choices whose reports count; of those beyond, each chunk counts as a token.
+const maxShares = 1024
+
+// choiceShare is what was reported of one choice so far.
+type choiceShare struct{ output, reasoning int64 }
+
+// share returns the usage of the stream with that of the chunk's choice in place of what was reported of it before.
+func (f *StreamFilter) share(c chunk) execution.Usage {
+	if c.index >= maxShares {
+		f.parts.Output = addCounts(f.parts.Output, 1)
+		return f.parts
+	}
+	i := int(c.index)
+	for len(f.shares) <= i {
+		f.shares = append(f.shares, choiceShare{})
+	}
+	s := &f.shares[i]
+	f.parts.Output, f.parts.Reasoning = f.parts.Output-s.output, f.parts.Reasoning-s.reasoning
+	*s = choiceShare{min(c.usage.Output, maxCount), min(c.usage.Reasoning, maxCount)}
+	c.usage.Output, c.usage.Reasoning = s.output, s.reasoning
+	f.parts = sumOfAnswers(f.parts, c.usage)
+	return f.parts
 }
 
 // sumOfAnswers adds the usage of another answer. Answers to one prompt share it, so that its tokens are not added.

@@ -38,12 +38,19 @@ func TestSpent(t *testing.T) {
 	ended := func(index int, usage string) string {
 		return fmt.Sprintf(`data: {"choices":[{"index":%d,"delta":{},"finish_reason":"stop"}]%s}`+"\n\n", index, usage)
 	}
+	running := func(index, output int) string {
+		return fmt.Sprintf(`data: {"choices":[{"index":%d,"delta":{"content":"x"}}]%s}`+"\n\n", index, of(5, output))
+	}
 	for _, c := range []struct {
 		name   string
 		kind   StreamKind
 		stream string
 		want   execution.Usage
 	}{
+		{"several answers, each counted as it goes", StreamChat, running(0, 1) + running(1, 1) + running(2, 1) + running(0, 40) + running(2, 30) + running(1, 20), execution.Usage{Input: 5, Output: 90, Known: true}},
+		{"one of which has ended", StreamChat, running(0, 40) + running(1, 20) + ended(0, of(5, 41)) + running(1, 30), execution.Usage{Input: 5, Output: 71, Known: true}},
+		{"and their sum", StreamChat, running(0, 40) + running(1, 20) + ended(0, of(5, 41)) + ended(1, of(5, 21)) + total(5, 62), execution.Usage{Input: 5, Output: 62, Known: true}},
+		{"more than are counted apart", StreamChat, running(0, 40) + running(1<<20, 20) + running(maxShares, 30) + running(maxShares-1, 5), execution.Usage{Input: 5, Output: 40 + 1 + 1 + 5, Known: true}},
 		{"an error with the model's text", StreamChat, chunk + `data: {"error":{"message":"no JSON","failed_generation":"` + strings.Repeat("word ", 400) + `"}}` + "\n\n",
 			execution.Usage{Output: 1 + 513, Known: true, Estimated: true}},
 		{"Ollama's error with it", StreamOllama, `{"message":{"content":"x"},"done":false}` + "\n" + `{"error":"error parsing tool call: raw='` + strings.Repeat("word ", 400) + `'"}` + "\n",
