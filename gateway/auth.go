@@ -16,8 +16,20 @@ import (
 // anyone is the key of a caller where none is asked for (AuthNone).
 var anyone = &state.Key{Name: "anyone"}
 
-// authenticate finds the caller's key. It runs before any byte of the body is read.
-func (s *Server) authenticate(r *http.Request, fam openai.Family) (*state.Key, *openai.Error) {
+// authenticate finds the caller's key, and gives the connection its place. It runs before any byte of the body is read.
+func (s *Server) authenticate(w http.ResponseWriter, r *http.Request, fam openai.Family) (*state.Key, *openai.Error) {
+	key, e := s.keyOf(r, fam)
+	if e == nil {
+		e = s.place(w, r)
+	}
+	if e != nil {
+		return nil, e
+	}
+	return key, nil
+}
+
+// keyOf is the key that a request shows.
+func (s *Server) keyOf(r *http.Request, fam openai.Family) (*state.Key, *openai.Error) {
 	if s.cfg.Auth == AuthNone {
 		return anyone, s.checkLocal(r)
 	}

@@ -50,28 +50,23 @@ func (s *Server) boundConnections() {
 	}
 }
 
-// admitted gives a client's connection its place, or refuses the request. Nodes have places of their own, and a balancer
-// that asks after the Edge's health needs none.
-func (s *Server) admitted(w http.ResponseWriter, r *http.Request, path string) bool {
-	switch path {
-	case tunnelPath, healthPath, readyPath:
-		return true
-	}
+// place gives the connection of a request that was just authenticated its place, or says why not. Without a key none is given: by
+// requests that are refused, and answers that it does not take, a stranger could hold all of them.
+func (s *Server) place(w http.ResponseWriter, r *http.Request) *openai.Error {
 	if conns.From(r.Context()).Admit() == conns.Allowed {
-		return true
+		return nil
 	}
 	w.Header().Set("Connection", "close")
-	s.answer(w, r, openai.Overloaded(fullWait))
-	return false
+	return openai.Overloaded(fullWait)
 }
 
-// admitting gives each of the operators' connections its place, or refuses its request.
-func (s *Server) admitting(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.admitted(w, r, r.URL.Path) {
-			next.ServeHTTP(w, r)
-		}
-	})
+// admitOperator gives an operator's connection its place, or refuses the request.
+func (s *Server) admitOperator(w http.ResponseWriter, r *http.Request) bool {
+	if e := s.place(w, r); e != nil {
+		s.answer(w, r, e)
+		return false
+	}
+	return true
 }
 
 // serveNode lets a Node in.
@@ -90,7 +85,7 @@ func (s *Server) serveNode(w http.ResponseWriter, r *http.Request) {
 type doorCollector struct{ d *doors }
 
 var (
-	connsDesc = prometheus.NewDesc("iop_connections", "Open connections, by listener and kind (fresh: no request yet, busy, idle, tunnel).",
+	connsDesc = prometheus.NewDesc("iop_connections", "Open connections, by listener and kind (fresh: no valid key or token yet, busy, idle, tunnel).",
 		[]string{"listener", "kind"}, nil)
 	connsLimitDesc = prometheus.NewDesc("iop_connections_limit", "Connection limit, by listener and kind (clients: busy and idle ones, tunnels).",
 		[]string{"listener", "kind"}, nil)

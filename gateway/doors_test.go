@@ -56,6 +56,56 @@ func TestConnectionsAreCounted(t *testing.T) {
 	}
 }
 
+// TestStrangersHoldNoPlace: whatever a connection without a valid key or token asks for, it does not become a client's.
+func TestStrangersHoldNoPlace(t *testing.T) {
+	e := newEdge(t, nil)
+	public, operators := e.url(""), "http://"+e.server.AdminAddr().String()
+	for _, test := range []struct{ listener, base, method, path, secret string }{
+		{"public", public, http.MethodGet, "/v1/models", "wrong"},
+		{"public", public, http.MethodPost, chat, "wrong"},
+		{"public", public, http.MethodGet, "/nothing", ""},
+		{"public", public, http.MethodGet, "/", ""},
+		{"public", public, http.MethodGet, "/api/version", "wrong"},
+		{"admin", operators, http.MethodGet, "/admin/v1/status", "wrong"},
+		{"admin", operators, http.MethodGet, "/metrics", ""},
+	} {
+		t.Run(test.method+" "+test.path, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(t.Context(), test.method, test.base+test.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.secret != "" {
+				req.Header.Set("Authorization", "Bearer "+test.secret)
+			}
+			transport := &http.Transport{}
+			defer transport.CloseIdleConnections()
+			res, err := transport.RoundTrip(req) // redirects are not followed
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			_, _ = io.Copy(io.Discard, res.Body)
+			if got := e.connections(test.listener); strings.HasPrefix(got, "fresh 0") || !strings.Contains(got, "busy 0, idle 0") {
+				t.Errorf("after %s: %s", res.Status, got)
+			}
+		})
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, operators+"/admin/v1/status", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+e.admin)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	res, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	e.eventually("an operator's connection has a place", func() bool { return strings.Contains(e.connections("admin"), "busy 0, idle 1") })
+}
+
 // connections are the numbers of a listener's, by kind.
 func (e *edge) connections(listener string) string {
 	var all []string

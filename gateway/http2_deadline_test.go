@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -52,6 +53,23 @@ func TestHTTP2SilenceIsNoStall(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", resp.Proto, len(body), err)
 		}
 	})
+}
+
+// TestHTTP2StrangersTakeTheirAnswers: a connection without a valid key may leave the streams that it opens for seconds only, the
+// tunnel's included, which HTTP/2 can't upgrade.
+func TestHTTP2StrangersTakeTheirAnswers(t *testing.T) {
+	for _, path := range []string{chat, "/v1/models", "/nothing", "/tunnel/v1"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			e := newEdge(t, nil)
+			c := &callers{t: t, key: "wrong", dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, network, e.server.Addr().String())
+			}}
+			defer c.leave()
+			h := c.http2At(path, `{"model":"m"}`)
+			e.eventually("the stream is reset", h.reset.Load)
+		})
+	}
 }
 
 // TestHTTP2AnswerThatIsNotTaken: what is no run has to be taken within minutes as well, by whom it may be.

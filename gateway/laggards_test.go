@@ -110,13 +110,15 @@ type http2Conn struct {
 // http2 asks in HTTP/2 for an endless answer, with a window of 0 for it.
 func (c *callers) http2() *http2Conn { return c.http2With(endlessBody) }
 
-func (c *callers) http2With(body string) *http2Conn {
+func (c *callers) http2With(body string) *http2Conn { return c.http2At(chat, body) }
+
+func (c *callers) http2At(path, body string) *http2Conn {
 	conn := c.connect()
 	h := &http2Conn{fr: http2.NewFramer(conn, conn)}
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
 	for _, f := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", chat}, {":authority", "edge"},
+		{":method", "POST"}, {":scheme", "http"}, {":path", path}, {":authority", "edge"},
 		{"authorization", "Bearer " + c.key}, {"content-length", fmt.Sprint(len(body))},
 	} {
 		_ = enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // to memory

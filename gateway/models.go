@@ -15,7 +15,7 @@ import (
 // serveModels lists what can be run now, of what the key may use.
 func (s *Server) serveModels(w http.ResponseWriter, r *http.Request) {
 	fam := familyOfRequest(r)
-	key, e := s.authenticate(r, fam)
+	key, e := s.authenticate(w, r, fam)
 	var body []byte
 	switch {
 	case e != nil:
@@ -65,7 +65,7 @@ const routeOwner = "iop"
 // serveModel tells of one model. Its id may hold slashes and colons.
 func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, id string) {
 	fam := familyOfRequest(r)
-	key, e := s.authenticate(r, fam)
+	key, e := s.authenticate(w, r, fam)
 	var m *openai.Model
 	if e == nil {
 		m, e = s.modelFor(key, fam, id)

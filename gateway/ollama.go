@@ -95,7 +95,7 @@ func (s *Server) serveOllama(w http.ResponseWriter, r *http.Request, path string
 	if !s.allow(w, r, doc.method) {
 		return
 	}
-	key, e := s.authenticate(r, openai.FamilyOllama)
+	key, e := s.authenticate(w, r, openai.FamilyOllama)
 	var body []byte
 	if e == nil {
 		body, e = doc.answer(s, w, r, key)

@@ -43,9 +43,6 @@ var operations = func() map[string]*openai.Operation {
 func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 	defer s.recovered(w, r)
 	path := r.URL.Path
-	if !s.admitted(w, r, path) {
-		return
-	}
 	if op := operations[path]; op != nil {
 		if r.Method == op.Method {
 			s.serveOperation(w, r, op)
@@ -213,7 +210,7 @@ func (s *Server) serveOperation(w http.ResponseWriter, r *http.Request, op *open
 // intake authenticates the caller, reads the body and looks at it.
 func (x *exchange) intake() (e *openai.Error) {
 	s, r := x.s, x.r
-	if x.key, e = s.authenticate(r, x.fam); e != nil {
+	if x.key, e = s.authenticate(x.w, r, x.fam); e != nil {
 		return e
 	}
 	if s.draining.Load() {

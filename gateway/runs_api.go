@@ -72,7 +72,7 @@ func (s *Server) serveRun(w http.ResponseWriter, r *http.Request, rest string) {
 	if !s.allow(w, r, method) {
 		return
 	}
-	key, e := s.authenticate(r, openai.FamilyOpenAI)
+	key, e := s.authenticate(w, r, openai.FamilyOpenAI)
 	if e != nil {
 		s.answer(w, r, e)
 		return

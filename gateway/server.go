@@ -15,6 +15,7 @@ import (
 	"iop/execution"
 	"iop/gateway/admin"
 	"iop/gateway/admission"
+	"iop/gateway/conns"
 	"iop/gateway/credential"
 	"iop/gateway/limit"
 	"iop/gateway/meter"
@@ -151,10 +152,11 @@ func newServer(cfg Config, public, private, nodes net.Listener) (*Server, error)
 	if tlsConfig == nil {
 		s.listener = corkingListener{s.listener}
 	}
-	s.admin = s.httpServer(s.admitting(promptly(admin.New(admin.Config{
+	s.admin = s.httpServer(promptly(admin.New(admin.Config{
 		Store: cfg.Store, Edge: operator{s}, Metrics: s.metrics.handler(), Logger: s.log,
 		Console: cfg.Console, Public: withoutSlash(http.HandlerFunc(s.servePublic)), Listen: func() string { return s.Addr().String() }, Done: s.ended,
-	}))), nil)
+		Admit: s.admitOperator,
+	})), nil)
 	s.boundConnections()
 	return s, nil
 }
@@ -233,12 +235,12 @@ func guarded(h http.Handler) http.Handler {
 }
 
 // takenInTime gives a client writeSilence to take what is no run's answer, and what net/http writes after a handler's return.
-// Else one that takes nothing (a window of 0 in HTTP/2, where it needs no API key either) keeps a goroutine for each stream for
-// as long as it likes. A run's answer has deadlines of its own, and a tunnel's connection is none of net/http's.
+// Else one that takes nothing (a window of 0 in HTTP/2) keeps a goroutine for each stream for as long as it likes. A run's answer
+// has deadlines of its own, and a tunnel's connection is none of net/http's.
 func takenInTime(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := r.URL.Path
-		if path == tunnelPath {
+		if path == tunnelPath && r.ProtoMajor == 1 {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -247,9 +249,22 @@ func takenInTime(next http.Handler) http.Handler {
 			_ = rc.SetWriteDeadline(time.Now().Add(writeSilence))
 		}
 		next.ServeHTTP(w, r)
-		_ = rc.SetWriteDeadline(time.Now().Add(writeSilence))
+		_ = rc.SetWriteDeadline(time.Now().Add(patienceWith(r)))
 	})
 }
+
+// patienceWith is how long a client may leave the end of an answer. 250 streams of a connection take 3 MiB, so that a stranger
+// has little time where each stream has a deadline of its own; in HTTP/1.1 it would still hold for the connection's next request.
+func patienceWith(r *http.Request) time.Duration {
+	if r.ProtoMajor > 1 && !conns.From(r.Context()).Admitted() {
+		return strangerTakes
+	}
+	return writeSilence
+}
+
+// strangerTakes is how long a connection without a valid API key may leave an answer: it is short, and waits for nothing but
+// the client's window.
+const strangerTakes = 2 * time.Second
 
 // Addr is the address of the public listener.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }

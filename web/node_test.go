@@ -257,3 +257,37 @@ func TestPullStreams(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPagesAskForAPlace: who is signed in needs a place for the connection; the page to sign in on takes none from others.
+func TestPagesAskForAPlace(t *testing.T) {
+	done := make(chan struct{})
+	defer close(done)
+	asked := 0
+	console := web.New(admin.Parts{
+		API: evilEdge(), Public: http.NotFoundHandler(), Listen: func() string { return "127.0.0.1:1" }, Metrics: http.NotFoundHandler(),
+		Verify: func(token string) bool { return token == "t" }, Logger: slog.New(slog.DiscardHandler), Done: done,
+		Admit: func(w http.ResponseWriter, _ *http.Request) bool {
+			asked++
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return false
+		},
+	})
+	ask := func(req *http.Request) *http.Response {
+		got := httptest.NewRecorder()
+		console.ServeHTTP(got, req)
+		return got.Result()
+	}
+	form := httptest.NewRequest(http.MethodPost, "/admin/sign-in", strings.NewReader("token=t"))
+	form.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	in := ask(form)
+	ask(httptest.NewRequest(http.MethodGet, "/admin/sign-in", nil))
+	ask(httptest.NewRequest(http.MethodGet, "/admin/nodes", nil))
+	if asked != 0 {
+		t.Errorf("strangers asked for %d places", asked)
+	}
+	page := httptest.NewRequest(http.MethodGet, "/admin/nodes", nil)
+	page.AddCookie(in.Cookies()[0])
+	if got := ask(page); got.StatusCode != http.StatusServiceUnavailable || asked != 1 {
+		t.Errorf("without a place: %s, asked %d times", got.Status, asked)
+	}
+}

@@ -144,6 +144,9 @@ func (c *console) signedIn(next http.Handler) http.Handler {
 			http.Redirect(w, r, to, http.StatusSeeOther)
 			return
 		}
+		if c.parts.Admit != nil && !c.parts.Admit(w, r) {
+			return
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(actingAs(r, at), sessionKey{}, at)))
 	})

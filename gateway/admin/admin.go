@@ -24,6 +24,9 @@ type Config struct {
 	Public  http.Handler    // the public API, for the Console
 	Listen  func() string   // the address of the public listener, for the Console
 	Done    <-chan struct{} // closed when the Edge is closing, for the Console
+	// Admit is asked once a request has proved to be an operator's, whether there is a place for its connection; it has
+	// answered if not. Nil: there always is.
+	Admit func(http.ResponseWriter, *http.Request) bool
 }
 
 // Parts is what a console is made of.
@@ -46,19 +49,22 @@ type Parts struct {
 	Logger *slog.Logger
 	// Done is closed when the Edge is closing, so that what runs in the background ends.
 	Done <-chan struct{}
+	// Admit is as in Config.
+	Admit func(http.ResponseWriter, *http.Request) bool
 }
 
 type api struct {
 	store *state.Store
 	edge  Edge
 	log   *slog.Logger
+	admit func(http.ResponseWriter, *http.Request) bool // or nil
 
 	guesses *guesses // guards itself
 }
 
 // New returns the handler of the admin listener.
 func New(cfg Config) http.Handler {
-	a := &api{store: cfg.Store, edge: cfg.Edge, log: cfg.Logger, guesses: newGuesses(cfg.Logger)}
+	a := &api{store: cfg.Store, edge: cfg.Edge, log: cfg.Logger, admit: cfg.Admit, guesses: newGuesses(cfg.Logger)}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", a.open(cfg.Metrics))
 	mux.Handle("GET /healthz", a.open(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })))
@@ -78,6 +84,7 @@ func New(cfg Config) http.Handler {
 			return a.wrongToken(r, "console sign-in", state.AuditSignInRefused)
 		},
 		Audit: func(ctx context.Context, action state.AuditAction) { a.note(ctx, state.AuditEntry{Action: action}) }, Logger: cfg.Logger, Done: cfg.Done,
+		Admit: cfg.Admit,
 	}))
 	return mux
 }

@@ -33,6 +33,7 @@ func (a *api) guard(next http.Handler) http.Handler {
 			a.fail(w, r, errCrossOrigin)
 		case !a.hasToken(r):
 			a.unauthorized(w, r)
+		case a.admit != nil && !a.admit(w, r):
 		default:
 			actor := state.Actor{Name: state.ActorAdmin, Source: state.SourceOf(r.RemoteAddr)}
 			next.ServeHTTP(w, r.WithContext(state.WithActor(r.Context(), actor)))

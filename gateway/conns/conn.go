@@ -13,7 +13,7 @@ import (
 type kind int
 
 const (
-	fresh kind = iota // no request of it was let in yet
+	fresh kind = iota // no request of it had a valid secret yet
 	client
 	tunnel
 	closed

@@ -20,7 +20,7 @@ const (
 	Clients            // all clients' places are taken by busy connections
 	PerSource          // all that one source may have are
 	Tunnels            // all tunnels' places are taken
-	Fresh              // it was closed for a newer one before its first request was let in
+	Fresh              // it was closed for a newer one before it showed a valid secret
 	Descriptors        // the system had no descriptor for it
 	reasons
 )
@@ -263,6 +263,9 @@ func (t *Table) uncountLocked(c *Conn) {
 		t.counts.Tunnels--
 	}
 }
+
+// Admitted reports whether the connection has one of the clients' places, or is not counted.
+func (c *Conn) Admitted() bool { return c == nil || c.admitted.Load() }
 
 // Admit gives a connection one of the clients' places, if it has none yet, and says why not. Idle connections make room.
 // A request that is not admitted must be refused and its connection closed. It costs a connection's later requests nothing.
