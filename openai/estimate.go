@@ -68,6 +68,37 @@ func mediaSpansOf(spans []span, prompt, object []byte, level int) []span {
 	return spans
 }
 
+// referring are members of a content part that name media elsewhere, beside mediaPlaces.
+var referring = []string{"file_id", "file_url", "image_embeds", "audio_embeds"}
+
+// referMarks are in a prompt that may have such a part. Most begin with a byte that is rare in text, at which a search stops.
+var referMarks = [...][]byte{[]byte(`_url"`), []byte(`_embeds"`), []byte(`_audio"`), []byte(`file_id"`), []byte(`"source"`)}
+
+// mediaParts counts the content parts of a prompt, or of a part of it, that are media, wherever their bytes are.
+func mediaParts(part []byte, level int) (n int64) {
+	if is(part, '{') {
+		return mediaPartsOf(part, level)
+	}
+	for el := arrayElements(part); el.next(); {
+		n += mediaPartsOf(el.val, level)
+	}
+	return n
+}
+
+func mediaPartsOf(object []byte, level int) (n int64) {
+	media := int64(0)
+	for m := objectMembers(object); m.next(); {
+		switch key := string(m.key); {
+		case level <= contentLevels && (key == "content" || key == "output"):
+			n += mediaParts(m.val, level+1)
+		case key == "source" && text(member(m.val, "type")) == "text":
+		case !is(m.val, 'n') && key != "data" && (slices.Contains(mediaPlaces, key) || slices.Contains(referring, key)):
+			media = 1
+		}
+	}
+	return n + media
+}
+
 // inSpans reports whether one of the spans, which are in order and apart, holds an offset.
 func inSpans(spans []span, at int) bool {
 	i, _ := slices.BinarySearchFunc(spans, at, func(s span, at int) int { return cmp.Compare(s.end, at) })
@@ -75,7 +106,7 @@ func inSpans(spans []span, at int) bool {
 }
 
 // EstimatePrompt returns about how many tokens the raw JSON of a prompt is, at least 1: a token for each four bytes of
-// text, and a thousand for an image or a recording in base64, of which the bytes say little.
+// text, and a thousand for an image, a recording or a document, of which the bytes in base64 or the address say little.
 func EstimatePrompt(prompt []byte) int64 {
 	text, media := len(prompt), int64(0)
 	var spans []span // once there is a candidate
@@ -104,6 +135,9 @@ func EstimatePrompt(prompt []byte) int64 {
 			}
 			rest = rest[n:]
 		}
+	}
+	if slices.ContainsFunc(referMarks[:], func(mark []byte) bool { return bytes.Contains(prompt, mark) }) {
+		media = max(media, mediaParts(prompt, 0))
 	}
 	return EstimateTokens(max(text, 0)) + media*MediaTokens
 }

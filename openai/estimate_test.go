@@ -23,6 +23,12 @@ func TestEstimatePrompt(t *testing.T) {
 		"an element":     {fmt.Sprintf(`["data:image/png;base64,%s"]`, media), int64(len(media)+26) / 4},
 		"a short one":    {`["data:image/png;base64,iVBORw0KGgo="]`, 9},
 		"text in data":   {fmt.Sprintf(`{"data":"%s"}`, text), int64(len(text)+11) / 4},
+		"addresses":      {`[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://a"}},{"type":"image_url","image_url":"https://b"},{"type":"text","text":"x"}]}]`, 2038},
+		"files":          {`[{"content":[{"type":"file","file":{"file_id":"f"}},{"type":"input_file","file_id":"f"},{"type":"input_file","file_url":"f"},{"type":"image_embeds","image_embeds":"AA"}]}]`, 4042},
+		"in a result":    {`[{"content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"url","url":"https://a"}}]}]},{"output":[{"type":"input_image","image_url":"https://a"}]}]`, 2042},
+		"small media":    {`[{"content":[{"type":"image","source":{"type":"base64","data":"iVBORw0KGgo="}}]}]`, 1020},
+		"both":           {fmt.Sprintf(`[{"content":[{"image_url":{"url":"data:image/png;base64,%s"}},{"video_url":{"url":"https://a"}}]}]`, media), 2024},
+		"no media":       {`[{"content":[{"type":"text","text":"\"image_url\""},{"type":"document","source":{"type":"text","data":"url\""}},{"image_url":null,"url":null}]},"url"]`, 37},
 		"cut off":        {`["data:image/png;base64,` + media, int64(len(media)+24) / 4},
 		"data in a text": {fmt.Sprintf(`["%s;base64,"]`, text), int64(len(text)+12) / 4},
 	}
