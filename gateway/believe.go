@@ -16,6 +16,8 @@ const (
 	// A token of a prompt takes a byte or more, but a provider adds to it: a template, tools, an image behind a URL.
 	inputPerByte = 8
 	inputBeyond  = 64 << 10
+	// inputPerReference is for lists of media: an address takes sixty bytes or more, an image some 16,000 tokens.
+	inputPerReference = 512
 	// contextMost is for requests whose input may be elsewhere: the context of the largest models.
 	contextMost = 2 << 20
 	// Tokens of an answer that passed take a byte or more. Hidden ones (reasoning) take time; this is more than twice
@@ -33,8 +35,10 @@ func inputBound(op *openai.Operation, env *openai.Envelope, body []byte) int64 {
 	}
 	beyond, own := int64(inputBeyond), inputPerByte*read
 	switch {
+	case (op.ID.Reranks() || op.ID == openai.OpEmbeddings) && refers(body, listed): // each of the list is a prompt of its own
+		own = inputPerReference * read
 	case op.ID == openai.OpResponses, op.ID == openai.OpOllamaGenerate && env.ReadsMore(), // it has a template
-		readsTools(op.ID) && own < contextMost && (env.ReadsMore() || refers(body)):
+		readsTools(op.ID) && own < contextMost && (env.ReadsMore() || refers(body, references[:])):
 		beyond = contextMost
 	}
 	return min(beyond+own, state.MaxRunTokens)
@@ -51,13 +55,16 @@ func readsTools(op openai.OpID) bool {
 // is what a member is named for: fetch takes "https:host" for one. An escape may stand for any of these.
 var references = [...][]byte{
 	[]byte("://"), []byte(`:\/`), []byte(`:/\/`), []byte(`url"`), []byte(`Url"`), []byte(`URL"`), []byte(`uri"`), []byte(`Uri"`), []byte(`URI"`),
-	[]byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"document`), []byte(`"video`), []byte(`"image"`), []byte(`_embeds"`), []byte(`\u00`),
+	[]byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"video`), []byte(`"image"`), []byte(`_embeds"`), []byte(`\u00`), []byte(`"document`),
 }
+
+// listed are those of references that mean something in a list to embed or rank: its texts are documents, too.
+var listed = references[:len(references)-1]
 
 // refers reports whether the input may be larger than the request. A document behind an address, or a compressed one, can fill a
 // model's context: to book no more than the request's own size for it would sell it at a tenth.
-func refers(body []byte) bool {
-	for _, mark := range references {
+func refers(body []byte, marks [][]byte) bool {
+	for _, mark := range marks {
 		if bytes.Contains(body, mark) {
 			return true
 		}

@@ -144,6 +144,34 @@ func TestInputOfTools(t *testing.T) {
 	}
 }
 
+// TestInputOfMediaLists: what is read of each image of a list to embed or to rank is booked; of text as much as it can be.
+func TestInputOfMediaLists(t *testing.T) {
+	const images, each = 200, 16_000
+	image := `{"content":[{"type":"image_url","image_url":{"url":"https://a.de/1"}}]}`
+	list := func(element string) string { return "[" + element + strings.Repeat(","+element, images-1) + "]" }
+	for _, test := range []struct {
+		path, body string
+		all        bool
+	}{
+		{"/v1/rerank", `{"model":"m","query":"x","documents":` + list(image) + `}`, true},
+		{"/v1/rerank", `{"model":"m","query":` + image + `,"documents":` + list(`"x"`) + `}`, true},
+		{"/v1/embeddings", `{"model":"m","input":` + list(`{"image":"https://a.de/12345678901234567890"}`) + `}`, true},
+		{"/v1/embeddings", `{"model":"m","messages":` + list(image) + `}`, true},
+		{"/v1/rerank", `{"model":"m","query":"x","documents":` + list(`"x"`) + `}`, false},
+		{"/v1/embeddings", `{"model":"m","input":` + list(`"x"`) + `}`, false},
+	} {
+		e := newEdge(t, nil)
+		e.addProvider("n1", runsOn("vllm", "rerank", "embeddings"), uses(images*each, 0), "m")
+		if status, _, answer := e.post(test.path, test.body); status != 200 {
+			t.Fatalf("%s: %d %s", test.path, status, answer)
+		}
+		e.idle()
+		if got := e.records()[0].Usage.Input; (got == images*each) != test.all {
+			t.Errorf("%s %.100s: booked are %d tokens of %d", test.path, test.body, got, images*each)
+		}
+	}
+}
+
 // TestInputOfTemplates: what Ollama makes of a client's own template is booked, and an empty template is none.
 func TestInputOfTemplates(t *testing.T) {
 	const read = 900_000
