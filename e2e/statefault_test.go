@@ -52,6 +52,9 @@ func TestStateFileUnderARunningEdge(t *testing.T) {
 			if n := s.metric("iop_state_fault"); n != 1 {
 				t.Errorf("iop_state_fault is %v", n)
 			}
+			if out := iop(t, s.env, "status"); !strings.Contains(out, "refusing requests") || !strings.Contains(out, "warning  the state's files have a fault ("+test.ready) {
+				t.Errorf("iop status: %s", out)
+			}
 			s.oneLineASecond(t)
 			out, _, err := tryIOP(t, s.env, "doctor", "edge", "--listen", strings.TrimPrefix(s.url, "http://"), "--admin-listen", strings.TrimPrefix(s.admin, "http://"))
 			if err == nil || !strings.Contains(out, "it takes no requests: the state") {

@@ -43,7 +43,7 @@ func (s *Server) refused(x *exchange, e *openai.Error) {
 		slog.String("method", x.r.Method), slog.String("op", x.op.Name), slog.String("model", x.env.Model),
 		slog.String("request_id", x.requestID), slog.String("key", key), slog.String("key_name", name), slog.Int("status", e.Status),
 		slog.String("outcome", execution.Rejected.String()), slog.String("code", e.Code),
-		slog.Duration("duration", time.Since(x.started)),
+		slog.Float64("duration_ms", millis(time.Since(x.started))),
 	)
 }
 

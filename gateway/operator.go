@@ -30,6 +30,9 @@ func (o operator) Status() admin.Status {
 	}
 	st.Config, _ = o.Configuration()
 	st.Certificate = s.pair.view()
+	if f := s.cfg.Store.Fault(); f != nil {
+		st.StateFault = &admin.StateFault{Fault: f.Fault.String(), Message: f.Error(), Refusing: f.Fault != state.FaultPepper}
+	}
 	for _, q := range s.adm.Stats().Queues {
 		if q.Waiting > 0 {
 			st.WaitingRoutes++

@@ -127,7 +127,7 @@ func (s *Store) checkAll(ctx context.Context, log *slog.Logger) {
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
-		log.Info("the state was checked: it is intact", "duration", time.Since(began).Round(time.Millisecond))
+		log.Info("the state was checked: it is intact", "took", time.Since(began).Round(time.Millisecond).String())
 	case errors.Is(err, ErrDamaged) || FailureOf(err) == FailureDamaged:
 		g.condemn(FaultDamaged, err.Error())
 	default:

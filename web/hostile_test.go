@@ -48,7 +48,8 @@ func evilEdge() http.Handler {
 	file := admin.ConfigStatus{Path: evil, Fault: &admin.ConfigFault{Message: evil, Faults: []admin.FileFault{{File: evil, Path: evil, Message: evil}}}}
 	status := admin.Status{Version: evil, Models: []string{evil}, Flapping: []string{evil}, Config: file,
 		Refused:     []admin.RefusedNode{{Node: evil, Source: evil, Code: evil, Message: evil, Remedy: evil, Proven: true, Last: at}, {Node: evil, Source: evil, Code: evil, Message: evil, Last: at}},
-		Certificate: &admin.Certificate{File: evil, Names: []string{evil}, NotAfter: at, Fault: evil}}
+		Certificate: &admin.Certificate{File: evil, Names: []string{evil}, NotAfter: at, Fault: evil},
+		StateFault:  &admin.StateFault{Fault: evil, Message: evil, Refusing: true}}
 	config := admin.Configuration{ConfigStatus: file, AdvertisedModels: evil, Coverage: admin.Coverage{
 		Unrouted: []string{evil}, Reserved: []admin.ReservedModel{{Model: evil, Route: evil}},
 		Missing: []admin.MissingTarget{{Route: evil, TargetSpec: admin.TargetSpec{Node: evil, Provider: evil, Model: evil}, Similar: evil}},

@@ -47,7 +47,10 @@ func showCommand[T any](name, short, long, path string, show func(io.Writer, *T)
 
 func printStatus(w io.Writer, s *admin.Status) error {
 	state := "serving"
-	if s.Draining {
+	switch {
+	case s.StateFault != nil && s.StateFault.Refusing:
+		state = "refusing requests"
+	case s.Draining:
 		state = "draining"
 	}
 	models := strings.Join(s.Models, ", ")
@@ -76,6 +79,9 @@ func printStatus(w io.Writer, s *admin.Status) error {
 		fmt.Fprintf(w, "tls      certificate for %s, expires in %s\n", onTerminal(strings.Join(c.Names, ", ")), brief(time.Until(c.NotAfter)))
 	}
 	_, err := fmt.Fprintf(w, "models   %s\n", onTerminal(models))
+	if f := s.StateFault; f != nil {
+		_, err = fmt.Fprintf(w, "warning  %s\n", onTerminal(f.Message))
+	}
 	if fault := s.Config.Fault; fault != nil {
 		lines := strings.Split(fault.Message, "\n")
 		_, err = fmt.Fprintf(w, "warning  the route file was refused %s ago; the previous routes stay in force:\n", ago(&fault.At))

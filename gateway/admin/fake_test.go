@@ -58,7 +58,7 @@ func (e *fakeEdge) Status() admin.Status {
 	defer e.mu.Unlock()
 	return admin.Status{
 		EdgeID: "edge-1", Version: "v1", Started: began, Listen: "127.0.0.1:1", Flapping: []string{}, Refused: []admin.RefusedNode{{Node: "n9", Source: "192.0.2.9", Code: "unauthorized", Message: "unknown join token", First: began, Last: began, Count: 2}}, Models: []string{"m"},
-		Queued: 2, OldestWaitMS: 1500, WaitingRoutes: 1, Config: e.configStatus(),
+		Queued: 2, OldestWaitMS: 1500, WaitingRoutes: 1, Config: e.configStatus(), StateFault: &admin.StateFault{Fault: "pepper", Message: "lost"},
 	}
 }
 

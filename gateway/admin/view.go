@@ -112,6 +112,14 @@ type Status struct {
 	WaitingRoutes int           `json:"waiting_routes"` // that requests wait for
 	Config        ConfigStatus  `json:"config"`
 	Certificate   *Certificate  `json:"certificate"` // null where the public listener has no TLS
+	StateFault    *StateFault   `json:"state_fault"` // null while the state's files are as the Edge opened them
+}
+
+// StateFault is what is wrong with the files of the Edge's state.
+type StateFault struct {
+	Fault    string `json:"fault"`    // one of state.Fault
+	Message  string `json:"message"`  // what happened, and what to do
+	Refusing bool   `json:"refusing"` // requests are refused until it is repaired; false: a restart would fail
 }
 
 // RefusedNode is a Node that asks in vain. Its name is a claim; without proof it may be anybody's.
