@@ -1,11 +1,13 @@
 package gateway
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 
+	"iop/gateway/spelling"
 	"iop/openai"
 )
 
@@ -120,8 +122,31 @@ func meant(path string) string {
 			return full
 		}
 	}
+	return misspelt("/" + strings.Join(parts, "/"))
+}
+
+// misspelt is the path of the API that another one is, but for one letter: a plural is the usual mistake.
+func misspelt(path string) string {
+	const limit = 2 // of slips: /api/push is not /api/ps
+	for _, right := range apiPaths {
+		if spelling.Distance(path, right, limit) < limit || spelling.Distance("/v1"+path, right, limit) < limit {
+			return right
+		}
+	}
 	return ""
 }
+
+// apiPaths are all paths of isAPI but those of single models, in order.
+var apiPaths = slices.Sorted(maps.Keys(func() map[string]bool {
+	all := map[string]bool{modelsPath: true}
+	for path := range operations {
+		all[path] = true
+	}
+	for path := range ollamaDocuments {
+		all[path] = true
+	}
+	return all
+}()))
 
 // noMethod answers a path that takes another method.
 func (s *Server) noMethod(w http.ResponseWriter, r *http.Request, method string) {

@@ -112,7 +112,7 @@ func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return nil
 		}
-		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), meantCommand(cmd, args[0]))
+		return unknownCommand(cmd, args[0])
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.HasParent() {
@@ -130,7 +130,7 @@ func exactly(names ...string) cobra.PositionalArgs {
 		case len(args) < len(names):
 			return fmt.Errorf("%s needs %s; see %s --help", cmd.CommandPath(), names[len(args)], cmd.CommandPath())
 		case len(args) > len(names) && len(names) == 0 && cmd.HasSubCommands():
-			return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), meantCommand(cmd, args[0]))
+			return unknownCommand(cmd, args[0])
 		case len(args) > len(names):
 			return fmt.Errorf("%s takes no argument %q; see %s --help", cmd.CommandPath(), args[len(names)], cmd.CommandPath())
 		}

@@ -37,7 +37,7 @@ func (w *tunnelDoctor) examine(ctx context.Context) {
 	defer cancel()
 	edge, err := nodeagent.EdgeURL(w.url)
 	if err != nil {
-		w.d.fail("tunnel", "give it as wss://host/tunnel/v1", "%v", err)
+		w.d.fail("tunnel", "give it as wss://host", "%v", err)
 		return
 	}
 	request, err := w.request(ctx, edge)

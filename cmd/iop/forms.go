@@ -107,6 +107,10 @@ func completeForms(root *cobra.Command) {
 	}
 }
 
+func unknownCommand(cmd *cobra.Command, typed string) error {
+	return fmt.Errorf("unknown command %q for %q%s", typed, cmd.CommandPath(), meantCommand(cmd, typed))
+}
+
 // meantCommand ends a message about a command that does not exist.
 func meantCommand(cmd *cobra.Command, typed string) string {
 	var names []string

@@ -190,6 +190,9 @@ func warnBefore(cmd *cobra.Command, _ []string) {
 
 // flagFaultOf says what is wrong with a flag, in words that are not the parser's.
 func flagFaultOf(cmd *cobra.Command, err error) error {
+	if words := cmd.Flags().Args(); len(words) > 0 && cmd.HasAvailableSubCommands() {
+		return unknownCommand(cmd, words[0]) // whose flag it would be
+	}
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		return unknownFlag(cmd, unknown)
 	}

@@ -15,6 +15,7 @@ func TestWrongFlags(t *testing.T) {
 		"node --provder x":       "unknown flag: --provder; did you mean --provider?",
 		"node --token x":         "unknown flag: --token; did you mean --join-token-file?",
 		"node --url ws://h":      "did you mean --edge?",
+		"key updat ci --rpm 1":   "unknown command \"updat\" for \"iop key\"; did you mean \"update\"?",
 		"status --token x":       "did you mean --admin-token-file?",
 		"status --url x":         "did you mean --admin-url?",
 		"edge --port 80":         "did you mean --listen?",
