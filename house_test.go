@@ -27,7 +27,7 @@ var rooms = map[string][]string{
 	"lease":     {"execution"},
 	"filewatch": {},
 	"identity":  {"filewatch"},
-	"state":     {"execution"},
+	"state":     {"execution", "filewatch"},
 	// Wire formats.
 	"openai": {"execution"},
 	"tunnel": {"execution"},

@@ -1,6 +1,6 @@
 // Package filewatch keeps what one or more files hold together in force: the routes, a certificate with its key. It reads the
 // files at intervals and on request, waits until their writers are done, and reports each fault once. What a content means, and
-// whether it takes effect, is its caller's to decide; the last good one is the caller's to keep.
+// whether it takes effect, is its caller's to decide; the last good one is the caller's to keep. Create and Replace write such files.
 package filewatch
 
 import (
@@ -235,7 +235,7 @@ func (f *File) read() ([]byte, os.FileInfo, error) {
 		return nil, nil, err
 	}
 	if mode := info.Mode().Perm(); f.Private && mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return nil, nil, fmt.Errorf("%s has mode %#o, so others may read the key in it: set it to 0600", f.Path, mode)
+		return nil, nil, fmt.Errorf("%s has mode %#o, so others may read the secret in it: set it to 0600", f.Path, mode)
 	}
 	content, err := io.ReadAll(io.LimitReader(file, f.Max+1))
 	if err == nil && int64(len(content)) > f.Max {

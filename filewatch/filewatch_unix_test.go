@@ -4,7 +4,9 @@ package filewatch
 
 import (
 	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,5 +54,41 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	p.Look()
 	if p.Status().Fault != "" {
 		t.Errorf("%+v", p.Status())
+	}
+}
+
+// TestReplaceKeepsTheOwner: what root renews stays readable for the service whose file it is. Other users are the owner anyway.
+func TestReplaceKeepsTheOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	if err := Create(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Create(path, []byte("new"), 0o600); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a file that exists: %v", err)
+	}
+	uid, gid := os.Geteuid(), os.Getegid()
+	if uid == 0 {
+		uid, gid = 65534, 65534
+		if err := os.Chown(path, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Replace(path, []byte("new"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil || string(content) != "new" {
+		t.Errorf("%q, %v", content, err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner := info.Sys().(*syscall.Stat_t); int(owner.Uid) != uid || int(owner.Gid) != gid || info.Mode().Perm() != 0o640 {
+		t.Errorf("owned by %d:%d, mode %v", owner.Uid, owner.Gid, info.Mode())
+	}
+	left, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v", left, err)
 	}
 }

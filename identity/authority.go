@@ -17,6 +17,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"iop/filewatch"
 )
 
 // Names in an authority's directory.
@@ -80,10 +82,10 @@ func InitAuthority(dir string, domain TrustDomain, life time.Duration) (*Authori
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := createFile(keyPath, encoded, 0o600, false); err != nil {
+	if err := filewatch.Create(keyPath, encoded, 0o600); err != nil {
 		return nil, err
 	}
-	if err := createFile(certPath, certificatePEM(raw), 0o644, false); err != nil {
+	if err := filewatch.Create(certPath, certificatePEM(raw), 0o644); err != nil {
 		return nil, errors.Join(err, os.Remove(keyPath))
 	}
 	return OpenAuthority(dir)
@@ -182,26 +184,4 @@ func privateKeyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
 	}
 	defer clear(raw)
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), nil
-}
-
-// createFile makes a file appear with all its content or not at all. Without replace it fails where one exists, also one
-// that somebody else has put there in the meantime.
-func createFile(path string, content []byte, mode fs.FileMode, replace bool) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), ".iop-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if remove := os.Remove(file.Name()); !errors.Is(remove, fs.ErrNotExist) {
-			err = errors.Join(err, remove)
-		}
-	}()
-	_, err = file.Write(content)
-	if err = errors.Join(err, file.Chmod(mode), file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if replace {
-		return os.Rename(file.Name(), path)
-	}
-	return os.Link(file.Name(), path)
 }

@@ -16,6 +16,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"iop/filewatch"
 )
 
 // How long a certificate of an Edge or a Node is valid. Nothing revokes it, so it is short.
@@ -217,18 +219,20 @@ func (a *Authority) note(i *Issued) error {
 func (i *Issued) Deliver(dir string, replace bool) (certPath, keyPath string, err error) {
 	base := filepath.Join(dir, string(i.ID.Role())+"-"+i.ID.Name())
 	certPath = base + ".pem"
+	place := filewatch.Replace
 	if !replace {
+		place = filewatch.Create
 		if err := CheckDelivery(dir, i.ID.Role(), i.ID.Name(), i.key != nil); err != nil {
 			return "", "", err
 		}
 	}
 	if i.key != nil {
 		keyPath = base + ".key"
-		if err := createFile(keyPath, i.key(), 0o600, replace); err != nil {
+		if err := place(keyPath, i.key(), 0o600); err != nil {
 			return "", "", err
 		}
 	}
-	return certPath, keyPath, createFile(certPath, i.PEM(), 0o644, replace)
+	return certPath, keyPath, place(certPath, i.PEM(), 0o644)
 }
 
 // CheckDelivery reports whether Deliver would find a file in its way, before a certificate is issued in vain.

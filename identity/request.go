@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+
+	"iop/filewatch"
 )
 
 // KeyRequest is a fresh key pair with a request for its certificate, made where the key will be used.
@@ -52,10 +54,10 @@ func (r *KeyRequest) Deliver(dir string) (csrPath, keyPath string, err error) {
 			return "", "", fmt.Errorf("%s already exists and is not replaced", path)
 		}
 	}
-	if err := createFile(keyPath, r.key(), 0o600, false); err != nil {
+	if err := filewatch.Create(keyPath, r.key(), 0o600); err != nil {
 		return "", "", err
 	}
-	if err := createFile(csrPath, r.csr, 0o644, false); err != nil {
+	if err := filewatch.Create(csrPath, r.csr, 0o644); err != nil {
 		return "", "", fmt.Errorf("the key is in %s, its request can't be written: %w", keyPath, err)
 	}
 	return csrPath, keyPath, nil

@@ -75,7 +75,7 @@ func TestAdminTokenByFile(t *testing.T) {
 		{"short", random[1:], 0o600, "32"},
 		{"one character", strings.Repeat("ab", 20), 0o600, "regular"},
 		{"two lines", random + "\n" + random, 0o600, "visible ASCII"},
-		{"huge", strings.Repeat("x", maxSecretFile+1), 0o600, "longer"},
+		{"huge", strings.Repeat("x", maxSecretFile+1), 0o600, "larger than"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

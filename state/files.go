@@ -3,11 +3,11 @@ package state
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
+
+	"iop/filewatch"
 )
 
 // Names in the state directory.
@@ -37,62 +37,14 @@ func (d secretDirectory) read(name string) (string, error) {
 
 // readSecretFile reads a small file that nobody but its owner may read.
 func readSecretFile(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return "", fmt.Errorf("%s has mode %#o, so others may read the secret in it: set it to 0600", path, mode)
-	}
-	content, err := io.ReadAll(io.LimitReader(f, maxSecretFile+1))
-	if err != nil {
-		return "", err
-	}
-	if len(content) > maxSecretFile {
-		return "", fmt.Errorf("%s is longer than %d bytes", path, maxSecretFile)
-	}
-	return string(content), nil
+	file := filewatch.File{Path: path, Max: maxSecretFile, Private: true}
+	content, err := file.Read()
+	return string(content), err
 }
 
 // create makes the file appear with all its content or not at all, also after a crash.
-func (d secretDirectory) create(name, content string) (err error) {
-	f, err := os.CreateTemp(string(d), "."+name+"-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.WriteString(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), filepath.Join(string(d), name)); err != nil {
-		return err
-	}
-	return d.sync()
-}
-
-// sync makes a rename in the directory last.
-func (d secretDirectory) sync() error {
-	if runtime.GOOS == "windows" { // it can't sync a directory, nor needs to
-		return nil
-	}
-	f, err := os.Open(string(d))
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+func (d secretDirectory) create(name, content string) error {
+	return filewatch.Replace(filepath.Join(string(d), name), []byte(content), 0o600)
 }
 
 // ErrOrphaned says that the database is missing where files of one lie. The message names them, and what to do.

@@ -13,10 +13,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"iop/filewatch"
 )
 
 // A master key is written as mk-iop_<id><key>: 16 and 64 hexadecimal digits in lower case. The prefix tells a secret
@@ -154,16 +154,8 @@ func CreateMasterKeyFile(path string) (MasterKey, error) {
 	if err != nil {
 		return MasterKey{}, fmt.Errorf("master key: %w", err)
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	if err := filewatch.Create(path, []byte(masterKeyFile(key)), 0o600); err != nil {
 		return MasterKey{}, fmt.Errorf("master key: %w", err)
-	}
-	_, err = f.WriteString(masterKeyFile(key))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = secretDirectory(filepath.Dir(path)).sync()
-	}
-	if err != nil {
-		return MasterKey{}, fmt.Errorf("master key: %w", errors.Join(err, os.Remove(path)))
 	}
 	return key, nil
 }
@@ -184,7 +176,7 @@ func AddMasterKey(path string) (MasterKey, error) {
 		err = checkMasterKeys(keys)
 	}
 	if err == nil {
-		err = secretDirectory(filepath.Dir(path)).create(filepath.Base(path), masterKeyFile(keys...))
+		err = filewatch.Replace(path, []byte(masterKeyFile(keys...)), 0o600)
 	}
 	if err != nil {
 		return MasterKey{}, fmt.Errorf("master key: %w", err)
