@@ -79,7 +79,7 @@ var memberTables = [...]memberTable{
 		n_discard n_probs parallel_tool_calls parse_tool_calls post_sampling_probs prompt_cache_options prompt_cache_retention
 		prompt_logprobs prompt_truncate_len return_cached_tokens_details return_meta_info return_progress return_prompt_token_ids
 		return_token_ids return_tokens return_tokens_as_token_ids safe_prompt safety_identifier service_tier store
-		stream_interval timings_per_token tool_choice tools top_logprobs trace transforms truncate_prompt_tokens
+		timings_per_token tool_choice tools top_logprobs trace transforms truncate_prompt_tokens
 		truncation truncation_side usage`},
 	{chatOps, `
 		audio citation_options disable_tool_validation function_call functions guideline image_config messages modalities
@@ -94,7 +94,7 @@ var memberTables = [...]memberTable{
 	{embedOps, `
 		add_generation_prompt add_special_tokens cache_salt chat_template_kwargs continue_final_message dimensions embed_dtype
 		embedding_type embedding_types encoding_format endianness input input_type instruction late_chunking messages modality
-		normalize output_dimension output_dtype prompt_name return_multivector safety_identifier task truncate
+		normalize normalized output_dimension output_dtype prompt_name return_multivector safety_identifier task truncate
 		truncate_prompt_tokens truncation truncation_direction truncation_side use_activation`},
 	{rerankOps, `
 		activation add_special_tokens chat_template_kwargs documents instruct instruction max_chunks_per_doc max_tokens_per_doc
