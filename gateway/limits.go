@@ -19,7 +19,7 @@ func (x *exchange) estimate() {
 	} else {
 		prompts, _ = x.env.Prompts(x.body)
 		x.prompts = prompts
-		x.input = x.env.EstimateInput(x.body)
+		x.input = x.env.EstimateInput(x.op.ID, x.body)
 		if x.op.ID.Reranks() {
 			x.input = max(x.input, openai.RerankReads(x.body)/bytesPerToken)
 		}

@@ -147,8 +147,38 @@ const leastRest = 4 << 10
 
 // EstimateInput returns about how many tokens the provider reads, at least 1: those of the messages, or of the prompt or
 // input, with instructions and tools, and of whatever else is too long for a parameter. body must be the one that e was
-// parsed from.
-func (e *Envelope) EstimateInput(body []byte) (tokens int64) {
+// parsed from, of that operation.
+func (e *Envelope) EstimateInput(op OpID, body []byte) int64 {
+	tokens := e.estimateText(body)
+	if ollamaWriting.Has(op) {
+		images, size := ollamaImages(body)
+		tokens = max(tokens-size/tokenBytes, 1) + images*MediaTokens
+	}
+	return tokens
+}
+
+// ollamaImages counts the images of a request to Ollama and their bytes, of those that are in base64 by their beginning. Ollama
+// refuses what is none.
+func ollamaImages(body []byte) (images, size int64) {
+	if !bytes.Contains(body, []byte(`"images"`)) {
+		return 0, 0
+	}
+	take := func(list []byte) {
+		for el := arrayElements(list); el.next(); {
+			if n := len(el.val); n >= leastMedia && el.val[0] == '"' && !bytes.ContainsAny(el.val[:leastMedia], " \\,.") {
+				images, size = images+1, size+int64(n)
+			}
+		}
+	}
+	take(member(body, "images"))
+	for el := arrayElements(member(body, "messages")); el.next(); {
+		take(member(el.val, "images"))
+	}
+	return images, size
+}
+
+// estimateText is EstimateInput where all is text, but for what EstimatePrompt finds.
+func (e *Envelope) estimateText(body []byte) (tokens int64) {
 	rest := len(body)
 	for i, at := range e.texts {
 		n := at.end - at.start

@@ -53,7 +53,7 @@ func TestEstimateInputOfTools(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, least := e.EstimateInput(body), int64(len(long)/4); got < least {
+		if got, least := e.EstimateInput(OpChatCompletions, body), int64(len(long)/4); got < least {
 			t.Errorf("%s: %d tokens, want at least %d", form, got, least)
 		}
 	}
@@ -76,7 +76,7 @@ func TestEstimateOfArguments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, least := e.EstimateInput(body), int64(len(long)/2); got < least {
+		if got, least := e.EstimateInput(OpChatCompletions, body), int64(len(long)/2); got < least {
 			t.Errorf("%.80s: %d tokens, want at least %d", form, got, least)
 		}
 	}
@@ -94,8 +94,36 @@ func TestEstimateOfArguments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := e.EstimateInput(body); got < MediaTokens || got > MediaTokens+100 {
+		if got := e.EstimateInput(OpChatCompletions, body); got < MediaTokens || got > MediaTokens+100 {
 			t.Errorf("%.80s: %d tokens", form, got)
+		}
+	}
+}
+
+// TestEstimateOllamaImages: images in Ollama's places count as elsewhere, on its own paths alone, and a text there as text.
+func TestEstimateOllamaImages(t *testing.T) {
+	media, text := strings.Repeat("iVBORw0KGgo+/AAA", 1<<16), strings.Repeat("All work and no play. ", 50_000)
+	for _, test := range []struct {
+		op    OpID
+		body  string
+		least int64
+		most  int64
+	}{
+		{OpOllamaChat, fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":"hi","images":["%s","%s"]},{"role":"user","images":["%[1]s"]}]}`, media, media), 3000, 3100},
+		{OpOllamaGenerate, fmt.Sprintf(`{"model":"m","prompt":"hi","images":["%s"]}`, media), 1000, 1100},
+		{OpOllamaGenerate, fmt.Sprintf(`{"model":"m","images":["%s"]}`, media), 1000, 1100},
+		{OpOllamaChat, fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":"%s","images":["%s"]}]}`, text, media), 1000 + int64(len(text)/4), 1100 + int64(len(text)/4)},
+		{OpOllamaChat, fmt.Sprintf(`{"model":"m","messages":[{"role":"user","images":["%s"]}]}`, text), int64(len(text) / 4), int64(len(text)/4) + 100},
+		{OpOllamaGenerate, `{"model":"m","prompt":"hi","images":["iVBORw0KGgo="]}`, 1, 100},
+		{OpChatCompletions, fmt.Sprintf(`{"model":"m","messages":[{"role":"user","images":["%s"]}]}`, media), int64(len(media) / 4), int64(len(media)/4) + 100},
+	} {
+		body := []byte(test.body)
+		e, err := ParseEnvelope(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := e.EstimateInput(test.op, body); got < test.least || got > test.most {
+			t.Errorf("%s %.80s: %d tokens, want %d to %d", test.op, body, got, test.least, test.most)
 		}
 	}
 }
