@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,17 +18,35 @@ import (
 type fileIdentity struct {
 	t      *testing.T
 	config FilesConfig
-	log    *bytes.Buffer
+	log    *logged
 }
 
 func newFileIdentity(t *testing.T) *fileIdentity {
 	dir := t.TempDir()
-	f := &fileIdentity{t: t, log: &bytes.Buffer{}}
+	f := &fileIdentity{t: t, log: &logged{}}
 	f.config = FilesConfig{
 		ID: nodeID, CertFile: filepath.Join(dir, "node.pem"), KeyFile: filepath.Join(dir, "node.key"), BundleFile: filepath.Join(dir, "ca.pem"),
 		Logger: slog.New(slog.NewTextHandler(f.log, nil)),
 	}
 	return f
+}
+
+// logged keeps what is logged, also while it is being read.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func (f *fileIdentity) write(path string, content []byte) {
@@ -122,7 +141,7 @@ func TestFilesAreValidatedAtStart(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.fault) || strings.Contains(err.Error(), "canary") {
 				t.Errorf("got %v, want %q", err, test.fault)
 			}
-			if f.log.Len() > 0 { // there are no old ones that could stay in force, and the error is the caller's
+			if f.log.String() != "" { // there are no old ones that could stay in force, and the error is the caller's
 				t.Errorf("logged: %s", f.log)
 			}
 		})
