@@ -32,7 +32,7 @@ func (p *Parameters) permits(name string) bool {
 // CheckMembers refuses a member that the route refuses, and with limited also each one that neither the operation is known to
 // define nor the route allows: who is limited could get round the limits with it. A known member is meant by its exact name
 // alone, as some providers take others for it, and whatever its value: null can be an engine's word for "no limit". Members of
-// Ollama's options, of stream_options and of chat_template_kwargs are checked alike. body must be the one that e was parsed from, and CheckSteering must have passed. The error
+// Ollama's options, of stream_options, chat_template_kwargs and metadata are checked alike. body must be the one that e was parsed from, and CheckSteering must have passed. The error
 // is an *Error with status 400 whose Param is the member.
 func (e *Envelope) CheckMembers(body []byte, op OpID, p *Parameters, limited bool) error {
 	if len(p.Refuse) == 0 && (!limited || e.known.Has(op) && !e.oddNested) || e.empty {

@@ -206,7 +206,7 @@ func (p *envelopeParser) take(f field, exact bool, i int) (int, *Error) {
 	case fieldOptions:
 		return p.takeNested(i, optionLength, nestedMembers[optionsMember], p.takeOptionLength)
 	case fieldMetadata:
-		return p.takeNested(i, "session_id", nil, p.takeMetaSession)
+		return p.takeNested(i, "session_id", nestedMembers["metadata"], p.takeMetaSession)
 	}
 	end := p.scanField(f, i)
 	if end < 0 {
@@ -288,8 +288,7 @@ func (p *envelopeParser) takeSteering(f field, exact bool, i int) (int, *Error) 
 }
 
 // takeNested reads an object at i of which one member is known, and returns the offset after it (-1: malformed). The
-// member may be there once, in its exact spelling. Any other value means nothing here. known has the others, nil if they are
-// content.
+// member may be there once, in its exact spelling. Any other value means nothing here. known says which others there may be.
 func (p *envelopeParser) takeNested(i int, name string, known *nestedTable, take func(exact bool, at span) *Error) (int, *Error) {
 	if i >= len(p.b) || p.b[i] != '{' {
 		return p.value(i, 1), nil
@@ -297,11 +296,11 @@ func (p *envelopeParser) takeNested(i int, name string, known *nestedTable, take
 	var err *Error
 	i = p.eachMember(i, 2, func(key []byte, escaped bool, val int) (end int) {
 		exact, match := matches(key, escaped, name)
-		if known != nil {
-			p.e.oddNested = p.e.oddNested || !known.knows(key)
-			end = p.watchMember(key, escaped, val, 2, watched{bit: anyModelBit})
-		} else {
+		p.e.oddNested = p.e.oddNested || !known.knows(key)
+		if known.content {
 			end = p.value(val, 2)
+		} else {
+			end = p.watchMember(key, escaped, val, 2, watched{bit: anyModelBit})
 		}
 		if end >= 0 && match {
 			if err = take(exact, span{val, end}); err != nil {

@@ -45,7 +45,8 @@ type memberTable struct {
 
 var memberTables = [...]memberTable{
 	// What the Edge reads or writes, and what clients say of themselves.
-	{everyOp, `metadata model prompt_cache_key session_id stream stream_options user`},
+	{everyOp, `model prompt_cache_key session_id stream stream_options user`},
+	{everyOp &^ (imageOps | recordingOps), `metadata`},
 	// The answer's length and number, by all names that caps bound. llama.cpp reads them on Ollama's paths, too.
 	{writingOps | ollamaWriting | recordingOps, `
 		best_of max_completion_tokens max_gen_len max_length max_new_tokens max_output_tokens max_tokens max_tokens_to_sample n
@@ -148,15 +149,21 @@ var (
 )
 
 // nestedTable says which members a member of the root may have: only the known ones, or, where those are not listed, all but
-// the odd ones.
-type nestedTable struct{ known, odd map[string]bool }
+// the odd ones. With content the values of the others mean nothing to a provider.
+type nestedTable struct {
+	known, odd map[string]bool
+	content    bool
+}
 
 // knows reports whether a request with limits may have a nested member of this name, as it is written.
 func (t *nestedTable) knows(name []byte) bool {
 	if t.known != nil {
 		return t.known[string(name)]
 	}
-	return !t.odd[string(name)] && bytes.IndexByte(name, '\\') < 0 // an escape may stand for any letter
+	if bytes.IndexByte(name, '\\') >= 0 {
+		name = appendUnescaped(nil, name)
+	}
+	return !t.odd[string(name)]
 }
 
 // templateMember holds variables of a model's chat template, which only the model's maker knows.
@@ -170,11 +177,16 @@ const templateArguments = `
 	pad_to_multiple_of processor_kwargs return_assistant_tokens_mask return_dict return_tensors sampling_rate size stride
 	text_kwargs tokenize tokenizer_kwargs truncation video_fps video_load_backend videos_kwargs`
 
+// metadataSteering are members of metadata by which LiteLLM chooses among the deployments of one name, which may be other models,
+// and which guardrails it passes over. Other gateways may have rules for any name there.
+const metadataSteering = `disable_global_guardrail disable_global_guardrails guardrails model_group policies tags`
+
 // nestedMembers are the members of those members of the root that hold parameters.
 var nestedMembers = map[string]*nestedTable{
 	optionsMember:    {known: setOf(append(optionNames[:], optionLength))},
 	"stream_options": {known: setOf([]string{"include_usage", "include_obfuscation", "continuous_usage_stats"})},
 	templateMember:   {odd: setOf(strings.Fields(templateArguments))},
+	"metadata":       {odd: setOf(strings.Fields(metadataSteering)), content: true},
 }
 
 func setOf(names []string) map[string]bool {
