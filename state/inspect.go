@@ -56,8 +56,12 @@ func Inspect(ctx context.Context, stateURL string) (Inspection, error) {
 	if i.Schema > i.Known {
 		return i, fmt.Errorf("%w: its schema has version %d, this iop knows up to %d", ErrNewer, i.Schema, i.Known)
 	}
-	i.Checked, err = checked(ctx, at.path)
-	return i, err
+	if i.Checked, err = checked(ctx, at.path); err != nil {
+		return i, err
+	}
+	return i, readOnly(at.path, func(db *sql.DB) error {
+		return inspectPeppers(ctx, db, secretDirectory(i.Directory()))
+	})
 }
 
 // checked checks all of a database, for as long as half of the time that ctx has.
@@ -83,16 +87,25 @@ func checked(ctx context.Context, path string) (bool, error) {
 
 // schemaOf asks a database that exists.
 func schemaOf(ctx context.Context, path string) (version int64, err error) {
+	err = readOnly(path, func(db *sql.DB) error {
+		version, err = queryOne(ctx, db, scanOne[int64], "SELECT max(version_id) FROM "+schemaTable)
+		return err
+	})
+	return version, err
+}
+
+// readOnly calls ask with a database that exists.
+func readOnly(path string, ask func(db *sql.DB) error) (err error) {
 	name, err := sqliteName(path)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	db, err := sqlitePool(name, url.Values{"mode": {"rw"}, "_query_only": {"true"}}, 1)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return queryOne(ctx, db, scanOne[int64], "SELECT max(version_id) FROM "+schemaTable)
+	return ask(db)
 }
 
 // knownSchema is the version of the last migration.

@@ -47,6 +47,36 @@ func (p *pepper) digest(token string) digest {
 	return h.digest(token)
 }
 
+// fit reports whether they are the peppers that the state was written with.
+func (all *peppers) fit(proofs map[int64]string) error {
+	for version, proof := range proofs {
+		p := all.byVersion[version]
+		if p == nil {
+			return fmt.Errorf("the file lacks version %d, which the state was written with: restore it", version)
+		}
+		if p.proof() != proof {
+			return fmt.Errorf("version %d is not the one that the state was written with: restore the file", version)
+		}
+	}
+	return nil
+}
+
+// inspectPeppers is openPeppers that changes nothing. Its error is an ErrPepper.
+func inspectPeppers(ctx context.Context, q querier, files secretFiles) error {
+	proofs, err := readProofs(ctx, q)
+	if err != nil || len(proofs) == 0 {
+		return err
+	}
+	all, err := readPeppers(files, false)
+	if err == nil {
+		err = all.fit(proofs)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrPepper, err)
+	}
+	return nil
+}
+
 // matches reports in constant time whether the token has that digest.
 func (p *pepper) matches(token string, want *digest) bool {
 	h := p.hashers.Get().(*hasher)
@@ -99,6 +129,9 @@ func openPeppers(ctx context.Context, db *database, files secretFiles) (*peppers
 	rand.Read(all.dummy[:])
 	return all, nil
 }
+
+// ErrPepper says that the pepper's file is not the one that the state was written with, or can't be read.
+var ErrPepper = errors.New("pepper")
 
 func readProofs(ctx context.Context, q querier) (map[int64]string, error) {
 	proofs := make(map[int64]string)
@@ -181,14 +214,8 @@ func parsePepper(line string) (version int64, key []byte, err error) {
 
 // prove compares the peppers with the proofs in the database, and adds those of new versions.
 func (all *peppers) prove(ctx context.Context, tx *sql.Tx, proofs map[int64]string) error {
-	for version, proof := range proofs {
-		p := all.byVersion[version]
-		if p == nil {
-			return fmt.Errorf("the file lacks version %d, which the state was written with: restore it", version)
-		}
-		if p.proof() != proof {
-			return fmt.Errorf("version %d is not the one that the state was written with: restore the file", version)
-		}
+	if err := all.fit(proofs); err != nil {
+		return err
 	}
 	for version, p := range all.byVersion {
 		if _, known := proofs[version]; known {

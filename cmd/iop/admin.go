@@ -221,12 +221,20 @@ func (e *apiError) Error() string { return onTerminal(e.message) }
 
 // openState opens the state for a command that changes it while no Edge runs. What only looks must not make one.
 func (o *operator) openState(ctx context.Context, create bool) (*state.Store, error) {
-	if path, ok := strings.CutPrefix(o.state.State, "sqlite://"); ok && !create {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("no Edge is running at %s, and there is no state at %s (IOP_EDGE_STATE)", o.admin.URL, path)
-		}
+	path, isFile := strings.CutPrefix(o.state.State, "sqlite://")
+	missing := false
+	if isFile {
+		_, err := os.Stat(path)
+		missing = errors.Is(err, fs.ErrNotExist)
 	}
-	return state.Open(ctx, o.state.State)
+	if missing && !create {
+		return nil, fmt.Errorf("no Edge is running at %s, and there is no state at %s (IOP_EDGE_STATE)", o.admin.URL, path)
+	}
+	store, err := state.Open(ctx, o.state.State)
+	if err == nil && missing {
+		fmt.Fprintf(o.progress(), "no Edge is running at %s: created a new state at %s, for an Edge with that IOP_EDGE_STATE\n", o.admin.URL, path)
+	}
+	return store, err
 }
 
 // reach calls the admin API, or, where no Edge runs, does the same on the state itself. Whoever names an Edge on another

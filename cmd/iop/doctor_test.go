@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"iop/sim"
+	"iop/state"
 )
 
 // diagnose runs `iop doctor` and returns its exit status and what it found.
@@ -167,6 +168,53 @@ func TestDoctorEdgeStateOpenToOthers(t *testing.T) {
 		}
 		_, d := diagnose(t, args...)
 		d.has(t, "state", want, dir)
+	}
+}
+
+// TestDoctorEdgePepper: an Edge would not start without the pepper of its state, or with another one.
+func TestDoctorEdgePepper(t *testing.T) {
+	args, dir := quietEdge(t)
+	store, err := state.Open(t.Context(), "sqlite://"+filepath.Join(dir, "iop.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, d := diagnose(t, args...)
+	d.has(t, "state", verdictOK, "opens")
+	pepper := filepath.Join(dir, "pepper")
+	for content, fault := range map[string]string{
+		"":                                     "the file is missing",
+		"1 " + strings.Repeat("ab", 32) + "\n": "version 1 is not the one",
+		"2 " + strings.Repeat("ab", 32) + "\n": "lacks version 1",
+		"nothing\n":                            "pepper",
+	} {
+		if err := os.Remove(pepper); err != nil && content != "" {
+			t.Fatal(err)
+		}
+		if content != "" {
+			if err := os.WriteFile(pepper, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, d := diagnose(t, args...)
+		d.has(t, "state", verdictFailed, fault)
+		if err := os.WriteFile(pepper, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestNewStateIsSaid: a command that makes a state, because it was given no other, says so.
+func TestNewStateIsSaid(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const admin = "http://127.0.0.1:1" // where nothing listens
+	if status, _, stderr := execute(t, "key", "create", "--name", "a", "--admin-url", admin); status != exitOK || !strings.Contains(stderr, "no Edge is running at "+admin+": created a new state at iop-data/iop.db") {
+		t.Errorf("%d: %s", status, stderr)
+	}
+	if status, _, stderr := execute(t, "key", "create", "--name", "b", "--admin-url", admin); status != exitOK || strings.Contains(stderr, "new state") {
+		t.Errorf("%d: %s", status, stderr)
 	}
 }
 

@@ -134,13 +134,15 @@ func (e *edgeDoctor) state(ctx context.Context) {
 	if !e.directory(found.Directory()) {
 		return
 	}
-	e.files = []string{found.Path, filepath.Join(found.Directory(), "admin-token")}
+	e.files = []string{found.Path, filepath.Join(found.Directory(), "admin-token"), filepath.Join(found.Directory(), "pepper")}
 	switch {
 	case errors.Is(err, state.ErrNewer):
 		e.d.fail("state", "run that version or a later one", "%s", oneLine(err))
 	case errors.Is(err, state.ErrOrphaned):
 		e.d.fail("state", "see the message; docs/operations.md explains how to restore", "%s", oneLine(err))
 		return
+	case errors.Is(err, state.ErrPepper):
+		e.d.fail("state", "restore the file from a backup: docs/operations.md; an Edge that runs goes on until it stops", "%s: %s", found.Path, oneLine(err))
 	case errors.Is(err, state.ErrDamaged):
 		e.d.fail("state", "stop the Edge and restore a backup: docs/operations.md", "%s", oneLine(err))
 	case err != nil:

@@ -45,7 +45,7 @@ type keyFlags struct {
 func (k *keyFlags) bind(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&k.name, "name", "", "name of the key, unique among live keys; required for a new one")
-	f.StringVar(&k.owner, "owner", "", "owner that its usage counts for; default: the key itself")
+	f.StringVar(&k.owner, "owner", "", "owner: keys with the same owner count as one caller in queues, principals of routes and usage; default: the key itself")
 	f.StringSliceVar(&k.routes, "routes", nil, "models that it may use, as globs; default: all")
 	f.Int64Var(&k.rpm, "rpm", 0, "requests per minute; 0: no limit")
 	f.Int64Var(&k.tpm, "tpm", 0, "tokens per minute; 0: no limit")

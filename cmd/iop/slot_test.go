@@ -269,6 +269,7 @@ func TestWrongCredentialCommands(t *testing.T) {
 	} {
 		v.try(exitUsage, strings.Fields(args)...)
 	}
+	v.try(exitOK, "node-list", "allow", "gpu-4") // makes the state
 	v.try(exitFailed, "profile", "set", "p", "--header", "api-key", "--base-url", "ftp://a")
 	v.try(exitFailed, "audit", "--state", "sqlite://"+filepath.Join(v.dir, "none", "iop.db"))
 }
