@@ -75,7 +75,7 @@ func (m *managed) refusedNodes(t *testing.T) {
 		"not on the list":       {"gpu-8", "refused", strings.NewReplacer()},
 		"another authority":     {"gpu-9", "certificate", strings.NewReplacer(m.path("bundle.pem"), foreign)},
 		"another Edge":          {"gpu-8", "edge/other", strings.NewReplacer("/edge/main", "/edge/other")},
-		"a balancer in between": {"gpu-8", "unknown_authority", strings.NewReplacer(m.tunnel, balancer)},
+		"a balancer in between": {"gpu-8", "IOP_EDGE_TUNNEL_LISTEN (port 8482)", strings.NewReplacer(m.tunnel, balancer)},
 	} {
 		args := m.nodeFlags(c.node)
 		for i := range args {

@@ -59,6 +59,9 @@ func (e *RefusedError) Error() string {
 
 func (e *RefusedError) Unwrap() error { return e.Err }
 
+// PeerReason is the reason by its name, for packages that must not import this one.
+func (e *RefusedError) PeerReason() string { return e.Reason.String() }
+
 func refuse(reason Reason, format string, args ...any) *RefusedError {
 	return &RefusedError{Reason: reason, Err: fmt.Errorf(format, args...)}
 }

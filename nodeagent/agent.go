@@ -47,7 +47,9 @@ type Config struct {
 	Providers []ProviderSpec
 	Labels    map[string]string
 	// TLS is for the connection to the Edge; nil is the system's trust.
-	TLS    *tls.Config
+	TLS *tls.Config
+	// Roots is the file of the authorities in TLS, for messages; or empty.
+	Roots  string
 	Logger *slog.Logger // default slog.Default()
 	// Skip are addresses (host:port) of this process's own listeners: never taken for an engine.
 	Skip []string
@@ -126,6 +128,7 @@ func New(cfg Config) (*Agent, error) {
 		Describe: a.describe,
 		Token:    cfg.JoinToken,
 		TLS:      cfg.TLS,
+		Roots:    cfg.Roots,
 		Logger:   a.log,
 		Metrics:  cfg.Metrics,
 		OnStatus: a.onStatus,

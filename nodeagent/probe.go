@@ -264,7 +264,7 @@ func (b *prober) note(ctx context.Context, health wire.Health, l learned) {
 
 // attempt is a question for the models.
 func (p *provider) attempt() *reach.Attempt {
-	return &reach.Attempt{URL: p.endpoint(pathModels), Peer: reach.Provider}
+	return &reach.Attempt{URL: p.endpoint(pathModels), Peer: reach.Provider, Roots: p.spec.CAFile}
 }
 
 // finding says why a look brought no list of models, and what to do about it. l.err is not nil.

@@ -84,7 +84,7 @@ func (s *Supervisor) dial(ctx context.Context) (messageConn, *tls.ConnectionStat
 			header.Set("Authorization", "Bearer "+token)
 		}
 	}
-	attempt := &reach.Attempt{URL: dialedURL(s.cfg.URL), Peer: reach.Edge}
+	attempt := &reach.Attempt{URL: dialedURL(s.cfg.URL), Peer: reach.Edge, Roots: s.cfg.Roots}
 	var cork *corkedConn
 	transport := &http.Transport{
 		Proxy:                  attempt.Through(http.ProxyFromEnvironment),

@@ -44,6 +44,7 @@ type SupervisorConfig struct {
 	// Optional.
 	Token func() (string, error) // join token, asked at each dial so that a file may change
 	TLS   *tls.Config
+	Roots string // file of the authorities in TLS, for messages; or empty
 	// Keeper returns what keeps the leases of one session: managed mode. It is asked for a fresh one after each dial,
 	// before REGISTER; an error counts as a failed attempt. Or nil: this Node does not open leases.
 	Keeper  func() (Keeper, error)

@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,15 +46,16 @@ func diagnose(t *testing.T, args ...string) (int, diagnosis) {
 	return status, d
 }
 
-// has fails unless a line of the check has the verdict and holds the text.
-func (d *diagnosis) has(t *testing.T, check string, result verdict, text string) {
+// has fails unless a line of the check has the verdict and holds the text, and what is found or to be done the rest.
+func (d *diagnosis) has(t *testing.T, check string, result verdict, text string, more ...string) {
 	t.Helper()
 	for _, c := range d.Checks {
-		if c.Check == check && c.Result == result && strings.Contains(c.Found, text) {
+		if c.Check == check && c.Result == result && strings.Contains(c.Found, text) &&
+			!slices.ContainsFunc(more, func(s string) bool { return !strings.Contains(c.Found+c.Do, s) }) {
 			return
 		}
 	}
-	t.Errorf("no line %s %s with %q in %+v", check, result, text, d.Checks)
+	t.Errorf("no line %s %s with %q and %q in %+v", check, result, text, more, d.Checks)
 }
 
 // pairFiles writes a certificate and its key.
@@ -354,15 +356,17 @@ func TestDoctorNodeTLS(t *testing.T) {
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	ca := writeFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})))
+	otherCA, _ := pairFiles(t, "other.test", time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(secure.URL, "https://"))
 	for name, test := range map[string]struct{ args, check, text string }{
-		"authority": {"--edge " + secure.URL, "tls", "does not trust"},
-		"name":      {"--edge https://localhost:" + port + " --ca " + ca, "tls", "localhost"},
-		"no TLS":    {"--edge https://" + strings.TrimPrefix(plain.URL, "http://"), "tls", "does not speak TLS"},
-		"trusted":   {"--edge " + secure.URL + " --ca " + ca, "tunnel", "is not an Edge"},
-		"no ca":     {"--edge " + secure.URL + " --ca /none", "tls", "no such file"},
-		"nobody":    {"--edge http://127.0.0.1:1", "tunnel", "nothing listens"},
-		"no name":   {"--edge http://edge.invalid", "tunnel", "does not resolve"},
+		"authority":  {"--edge " + secure.URL, "tls", "does not trust"},
+		"another ca": {"--edge " + secure.URL + " --ca " + otherCA, "tls", "is not in " + otherCA},
+		"name":       {"--edge https://localhost:" + port + " --ca " + ca, "tls", "localhost"},
+		"no TLS":     {"--edge https://" + strings.TrimPrefix(plain.URL, "http://"), "tls", "does not speak TLS"},
+		"trusted":    {"--edge " + secure.URL + " --ca " + ca, "tunnel", "is not an Edge"},
+		"no ca":      {"--edge " + secure.URL + " --ca /none", "tls", "no such file"},
+		"nobody":     {"--edge http://127.0.0.1:1", "tunnel", "nothing listens"},
+		"no name":    {"--edge http://edge.invalid", "tunnel", "does not resolve"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if through, err := http.ProxyFromEnvironment(httptest.NewRequest("GET", "http://edge.invalid", nil)); name == "no name" && (through != nil || err != nil) {
@@ -444,6 +448,16 @@ func TestDoctorOfManagedMode(t *testing.T) {
 	d = look()
 	d.has(t, "tunnel", verdictOK, "took the certificate")
 	d.has(t, "clock", verdictOK, "agrees")
+
+	// Another Edge than the one asked for, and the public listener in place of the tunnel's: both were reached.
+	_, other := diagnose(t, append(c.nodeFlags(line.Tunnel), "--edge-id", "spiffe://iop.example.org/edge/other", "--provider", "s=http://127.0.0.1:1")...)
+	other.has(t, "tls", verdictFailed, "(wrong_peer): it is not spiffe://iop.example.org/edge/other", "correct --edge-id")
+	public := httptest.NewUnstartedServer(http.NotFoundHandler())
+	public.Config.ErrorLog = log.New(io.Discard, "", 0)
+	public.StartTLS()
+	t.Cleanup(public.Close)
+	_, old := diagnose(t, append(c.nodeFlags(public.Listener.Addr().String()), "--provider", "s=http://127.0.0.1:1")...)
+	old.has(t, "tls", verdictFailed, "was reached", "unknown_authority", "public listener", "IOP_EDGE_TUNNEL_LISTEN (port 8482)")
 
 	args, _ := quietEdge(t)
 	_, edge := diagnose(t, append(args, c.edgeFlags()...)...)

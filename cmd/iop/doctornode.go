@@ -89,7 +89,7 @@ func (n *nodeDoctor) way(ctx context.Context, agent nodeagent.Config, valid bool
 			n.d.fail("tls", "name a PEM file with the authority of the Edge's certificate", "%s %v", n.config.CA, err)
 			return
 		}
-		w.tls = roots
+		w.tls, w.roots = roots, n.config.CA
 		w.examine(ctx)
 		return
 	}

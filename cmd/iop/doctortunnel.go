@@ -24,6 +24,7 @@ type tunnelDoctor struct {
 	url     string
 	token   string      // empty: none is sent
 	tls     *tls.Config // nil: the system's trust
+	roots   string      // file of the authorities in tls, for messages; or empty
 	managed bool
 	trial   *tunnel.Trial // the Node that the Edge is asked about; nil: none
 	// through chooses the proxy; nil: the environment's, as the Node's own does.
@@ -49,7 +50,7 @@ func (w *tunnelDoctor) examine(ctx context.Context) {
 		w.through = http.ProxyFromEnvironment
 	}
 	w.proxy(request)
-	attempt := &reach.Attempt{URL: request.URL, Peer: reach.Edge}
+	attempt := &reach.Attempt{URL: request.URL, Peer: reach.Edge, Roots: w.roots}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if w.tls != nil {
 		config = w.tls

@@ -114,6 +114,7 @@ func (c *nodeSettings) load(s *settings) (nodeagent.Config, error) {
 	if cfg.TLS, err = trust(c.CA); err != nil {
 		return cfg, s.fault("CA", "%v", err)
 	}
+	cfg.Roots = c.CA
 	return cfg, nil
 }
 

@@ -15,6 +15,8 @@ import (
 type Attempt struct {
 	URL  *url.URL // http, https, ws or wss
 	Peer Peer
+	// Roots is the file with the authorities that the server's certificate has to come from; empty: the system's.
+	Roots string
 
 	mu sync.Mutex
 	// Guarded by mu.

@@ -25,6 +25,9 @@ func (a *Attempt) Failed(err error) Finding {
 	if f, ok := a.unconnected(host, err); ok {
 		return f
 	}
+	if f, ok := a.refusedHere(host, err); ok {
+		return f
+	}
 	if f, ok := a.untrusted(host, err); ok {
 		return f
 	}
@@ -44,7 +47,9 @@ func (a *Attempt) unconnected(host string, err error) (Finding, bool) {
 	case isErrno(err, syscall.ECONNREFUSED, 10061):
 		return find(a.Peer.about, a.Peer.start, "nothing listens at %s", host), true
 	case isErrno(err, syscall.EHOSTUNREACH, 10065), isErrno(err, syscall.ENETUNREACH, 10051):
-		return find(a.Peer.about, "check the address, and this machine's network", "there is no route to %s", host), true
+		return find(a.Peer.about, "check the address and this machine's network; a firewall on the way that rejects connections looks the same", "there is no route to %s", host), true
+	case isErrno(err, syscall.EACCES, 10013), errors.Is(err, syscall.EPERM):
+		return find(a.Peer.about, "allow it in this machine's firewall, or in the sandbox or the unit that this process runs in", "this machine forbids the connection to %s", host), true
 	}
 	return Finding{}, false
 }
@@ -66,7 +71,7 @@ func (a *Attempt) untrusted(host string, err error) (Finding, bool) {
 		return a.speaksPlain(host), true
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return find("tls", a.Peer.trust, "this machine does not trust the issuer of the certificate of %s", host), true
+		return a.untrustedIssuer(host), true
 	}
 	if name, ok := errors.AsType[x509.HostnameError](err); ok {
 		return find("tls", "use a name in the certificate, or get a certificate for this name", "the certificate of %s is for another name: %s", host, name), true
@@ -81,6 +86,15 @@ func (a *Attempt) untrusted(host string, err error) (Finding, bool) {
 		return a.refusedHandshake(host, alert), true
 	}
 	return Finding{}, false
+}
+
+// untrustedIssuer is about a certificate from an authority that was not given, or not known to the system.
+func (a *Attempt) untrustedIssuer(host string) Finding {
+	if a.Roots != "" {
+		return find("tls", "put the authority that issued it into "+a.Roots+"; if it should be there, the connection may be intercepted",
+			"the issuer of the certificate of %s is not in %s", host, a.Roots)
+	}
+	return find("tls", a.Peer.trust, "this machine does not trust the issuer of the certificate of %s", host)
 }
 
 // speaksPlain is about a URL with TLS and a port without.
@@ -126,7 +140,7 @@ func (a *Attempt) refusedHandshake(host string, alert tls.AlertError) Finding {
 	case alertUnrecognizedName:
 		return find("tls", "use the server's own name in the URL", "%s does not serve this name (%s)", host, alert)
 	case alertProtocolVersion, alertHandshakeFailure:
-		return find("tls", "enable TLS 1.2 or later on it", "%s and this machine have no TLS version or cipher in common (%s)", host, alert)
+		return find("tls", "enable TLS 1.2 or later on it; managed mode needs 1.3", "%s and this machine have no TLS version or cipher in common (%s)", host, alert)
 	}
 	return find("tls", `the Edge's log says why; compare both bundles, and check "iop node-list show" at the Edge`, "%s refused the handshake: %s", host, alert)
 }

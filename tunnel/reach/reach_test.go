@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"math/big"
@@ -16,7 +17,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unicode"
@@ -195,6 +198,37 @@ func TestDropped(t *testing.T) {
 	a.reached(stageResolving)
 	if f := a.Silent(); !strings.Contains(f.Found, "DNS server") {
 		t.Errorf("%+v", f)
+	}
+}
+
+// TestRejected: a firewall that rejects connections is named, the one on the way and this machine's own.
+func TestRejected(t *testing.T) {
+	a := &Attempt{URL: &url.URL{Scheme: "https", Host: "edge.test"}, Peer: Edge}
+	for errno, found := range map[syscall.Errno]string{
+		syscall.EHOSTUNREACH: "no route to edge.test:443", syscall.ENETUNREACH: "no route to edge.test:443",
+		syscall.EACCES: "forbids the connection to edge.test:443", syscall.EPERM: "forbids the connection to edge.test:443",
+	} {
+		f := a.Failed(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", errno)})
+		if !strings.Contains(f.Found, found) || !strings.Contains(f.Do, "firewall") {
+			t.Errorf("%v: %+v", errno, f)
+		}
+	}
+}
+
+// refusedBy is what a Node's own check of a certificate returns.
+type refusedBy string
+
+func (r refusedBy) Error() string      { return "peer refused (" + string(r) + ")" }
+func (r refusedBy) PeerReason() string { return string(r) }
+
+// TestRefusedHere: a server whose certificate this end refuses was reached. Reasons without a remedy of their own have one.
+func TestRefusedHere(t *testing.T) {
+	a := &Attempt{URL: &url.URL{Scheme: "wss", Host: "edge.test:8482"}, Peer: Edge}
+	for reason, do := range map[refusedBy]string{"unknown_authority": "port 8482", "wrong_peer": "--edge-id", "of_a_later_version": "troubleshooting"} {
+		f := a.Failed(fmt.Errorf("Get: %w", reason))
+		if f.About != "tls" || f.Found != "edge.test:8482 was reached, but this Node refused its certificate: "+reason.Error() || !strings.Contains(f.Do, do) {
+			t.Errorf("%s: %+v", reason, f)
+		}
 	}
 }
 
