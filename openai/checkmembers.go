@@ -22,8 +22,12 @@ type Parameters struct {
 	Refuse []string
 }
 
-// permits reports whether whoever wrote the route has named a member.
-func (p *Parameters) permits(name string) bool {
+// permits reports whether whoever wrote the route has named a member: to allow it, or as a parameter of the request or of Ollama's
+// options.
+func (p *Parameters) permits(name, within string) bool {
+	if within != "" && within != optionsMember+"." {
+		return slices.Contains(p.Allow, name)
+	}
 	return slices.Contains(p.Allow, name) ||
 		slices.ContainsFunc(p.Defaults, func(d ParameterDefault) bool { return d.Name == name }) ||
 		slices.ContainsFunc(p.Caps, func(c ParameterCap) bool { return c.Name == name })
@@ -96,7 +100,7 @@ func (p *Parameters) checkMember(name, within string, known bool, op *Operation)
 	switch {
 	case slices.Contains(p.Refuse, name):
 		return memberError(within+name, "is not forwarded: the operator refuses it for this model.")
-	case known, p.permits(name), within == "" && isSteering(name): // CheckSteering has decided about it
+	case known, p.permits(name, within), within == "" && isSteering(name): // CheckSteering has decided about it
 		return nil
 	}
 	return memberError(within+name, fmt.Sprintf("is not forwarded: this API key or model has limits, and the gateway does not know this "+

@@ -142,6 +142,7 @@ func TestUnknownMembers(t *testing.T) {
 		{OpChatCompletions, `"chat_template_kwargs":{"chat_templat\u0065":"x"}`, `chat_template_kwargs.chat_templat\u0065`}, {OpChatCompletions, `"chat_template_kwargs":{"\u00e4":"x"}`, ""},
 		{OpChatCompletions, `"metadata":{"\u00e4":"x","a":{"tags":[],"model":"x"}}`, ""}, {OpResponses, `"metadata":{"a":"b","tags":["paid"]}`, "metadata.tags"}, {OpMessages, `"metadata":{"\u0074ags":"paid"}`, `metadata.\u0074ags`}, {OpEmbeddings, `"metadata":{"guardrails":null}`, "metadata.guardrails"},
 		{OpMessages, `"chat_template_kwargs":{"a":1},"chat_template_kwargs":{"processor_kwargs":{}}`, "chat_template_kwargs.processor_kwargs"},
+		{OpChatCompletions, `"stream_options":{"steps":1}`, "stream_options.steps"}, {OpChatCompletions, `"stream_options":{"x_ray":1}`, ""}, {OpOllamaChat, `"options":{"steps":1,"house_style":1}`, ""},
 		{OpChatCompletions, `"stream_interval":100000`, "stream_interval"}, {OpChatCompletions, `"watermarking":false`, "watermarking"}, {OpChatCompletions, `"prompt_embeds":"x"`, "prompt_embeds"}, {OpChatCompletions, `"bootstrap_room":1`, "bootstrap_room"},
 		{OpChatCompletions, `"x_ray":1,"house_style":"x"`, ""}, {OpChatCompletions, `"X_Ray":1`, "X_Ray"}, {OpChatCompletions, `"house_style":null,"steps":5`, ""},
 		{OpChatCompletions, `"models":["a"],"aws_region":"x","fallbacks":null,"background":false`, ""}, {OpChatCompletions, `"Models":["a"]`, "Models"}, {OpChatCompletions, `"AWS_x":"a"`, "AWS_x"},
