@@ -57,6 +57,10 @@ const maxSuggested = 3
 // suggest adds to e, which refuses the model, what the caller may have meant, of the models that the key may use, and where
 // their list is. It says nothing of any other model.
 func (s *Server) suggest(e *openai.Error, key *state.Key, fam openai.Family, model string) {
+	if r := s.routing.table.Load().ReservedFor(model); r != nil && mayUse(key, r, r.Name) {
+		e.Message += " Its name here is '" + safetext.Escape(r.Name) + "'."
+		return
+	}
 	list := s.modelsFor(key)
 	if len(list) == 0 {
 		e.Message += " No model that this API key may use is in service right now."

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"mime/multipart"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"iop/gateway"
 	"iop/state"
 )
 
@@ -121,6 +123,26 @@ func TestUnknownModelSuggestions(t *testing.T) {
 	}
 	if answer := e.get("/v1/models/llama3.1"); !strings.Contains(answer, "Did you mean 'llama3.2:latest'? "+list) {
 		t.Errorf("%s", answer)
+	}
+	e.idle()
+}
+
+// TestModelsReservedForRoutes: who asks for a model that only a route reaches learns the route's name, if the key may use it.
+func TestModelsReservedForRoutes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "iop.yaml")
+	writeRoutes(t, path, "routes:\n  - {model: team-chat, queue_limit: 2, targets: [{model: llama3.2}]}\n")
+	e := newEdge(t, func(c *gateway.Config) { c.Config = path })
+	e.addNode("n1", 4, answerJSON(200, `{}`), "llama3.2")
+	for key, want := range map[string]string{
+		e.newKey(state.KeySpec{Name: "all"}):                                    "The model 'llama3.2' does not exist here. Its name here is 'team-chat'.",
+		e.newKey(state.KeySpec{Name: "team", Routes: []string{"team-*"}}):       "This API key may not use the model 'llama3.2'. Its name here is 'team-chat'.",
+		e.newKey(state.KeySpec{Name: "other", Routes: []string{"x", "llama*"}}): "The model 'llama3.2' does not exist here. No model that this API key may use",
+	} {
+		e.as(key, func() {
+			if _, _, answer := e.post(chat, `{"model":"llama3.2","messages":[]}`); !strings.Contains(answer, want) {
+				t.Errorf("%s, want %s", answer, want)
+			}
+		})
 	}
 	e.idle()
 }
