@@ -60,7 +60,10 @@ func (c *console) createKey(w http.ResponseWriter, r *http.Request) error {
 		Concurrency: f.number("concurrency"), MonthlyTokens: f.number("monthly_tokens"),
 		Weight: int(f.number("weight")), Priority: int(f.number("priority")), Expires: f.day("expires"),
 	}
-	data := keysData{Filled: f.filled(), Base: publicBase(r, c.parts.Listen())}
+	data := keysData{Filled: f.filled()}
+	if data.Base, err = c.base(r); err != nil {
+		return err
+	}
 	err = f.err()
 	if err == nil {
 		data.New = &admin.Key{}

@@ -97,7 +97,11 @@ func (c *console) createJoinToken(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	join := &joining{Name: f.text("node"), Edge: tunnelURL(publicBase(r, c.parts.Listen()))}
+	base, err := c.base(r)
+	if err != nil {
+		return err
+	}
+	join := &joining{Name: f.text("node"), Edge: tunnelURL(base)}
 	body := map[string]any{"ttl_seconds": joinTTL}
 	if join.Name != "" {
 		body["node"] = join.Name

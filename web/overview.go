@@ -23,7 +23,7 @@ type overviewData struct {
 const recentRuns = 8
 
 func (c *console) overview(w http.ResponseWriter, r *http.Request) error {
-	data := overviewData{Base: publicBase(r, c.parts.Listen())}
+	var data overviewData
 	var nodes listOf[admin.Node]
 	var runs listOf[admin.Run]
 	var keys listOf[admin.Key]
@@ -39,6 +39,7 @@ func (c *console) overview(w http.ResponseWriter, r *http.Request) error {
 	if err := c.api.get(r.Context(), "/keys", nil, &keys); err != nil {
 		return err
 	}
+	data.Base = publicBase(r.Host, c.parts.Listen(), data.Status.Certificate)
 	data.Nodes, data.Runs, data.HasKey = nodes.Data, runs.Data, len(keys.Data) > 0
 	for i := range data.Nodes {
 		used, places := placesOf(&data.Nodes[i])

@@ -27,7 +27,7 @@ type rig struct {
 	client *http.Client
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, change ...func(*gateway.Config)) *rig {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	store, err := state.Open(t.Context(), "sqlite://"+filepath.Join(t.TempDir(), "iop.db"))
@@ -39,9 +39,11 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	edge, err := gateway.New(gateway.Config{
-		Store: store, Listen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", Logger: log, Console: web.New,
-	})
+	config := gateway.Config{Store: store, Listen: "127.0.0.1:0", AdminListen: "127.0.0.1:0", Logger: log, Console: web.New}
+	for _, set := range change {
+		set(&config)
+	}
+	edge, err := gateway.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,17 +54,22 @@ func (c *edgeSettings) welcome(public, admin net.Addr, first bool) welcome {
 	return w
 }
 
-// certifiedHost is the first name of the public certificate, with the port; without one, host.
+// certifiedHost is the first name of the public certificate that is no wildcard, with the port; without one, host.
 func (c *edgeSettings) certifiedHost(host string) string {
 	pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
-	if err != nil || pair.Leaf == nil || len(pair.Leaf.DNSNames) == 0 || strings.Contains(pair.Leaf.DNSNames[0], "*") {
+	if err != nil || pair.Leaf == nil {
 		return host
 	}
 	_, port, err := net.SplitHostPort(host)
 	if err != nil {
 		return host
 	}
-	return net.JoinHostPort(pair.Leaf.DNSNames[0], port)
+	for _, name := range pair.Leaf.DNSNames {
+		if !strings.Contains(name, "*") {
+			return net.JoinHostPort(name, port)
+		}
+	}
+	return host
 }
 
 // shellWord is text as one word of a shell.

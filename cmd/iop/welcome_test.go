@@ -29,6 +29,11 @@ func TestWelcomeText(t *testing.T) {
 	if text := w.text(); !strings.Contains(text, "https://edge.example.org:443/v1") || strings.Contains(text, "export") || !strings.Contains(text, "iop-data/admin-token") {
 		t.Error(text)
 	}
+	c.TLSCert, c.TLSKey = pairFiles(t, "*.example.org", now, now.Add(day))
+	w = c.welcome(at("[::]:443"), at("127.0.0.1:8481"), true)
+	if text := w.text(); !strings.Contains(text, "https://127.0.0.1:443/v1") {
+		t.Error(text)
+	}
 	c.TLSCert, c.Mode, c.Auth, c.State = "", "managed", "none", "sqlite://a dir/iop.db"
 	w = c.welcome(at("[::]:8480"), at("0.0.0.0:1"), true)
 	text := w.text()
