@@ -57,7 +57,7 @@ func printStatus(w io.Writer, s *admin.Status) error {
 	if models == "" {
 		models = "none"
 	}
-	fmt.Fprintf(w, "edge     %s, %s on %s for %s, version %s\n", s.EdgeID, state, s.Listen,
+	fmt.Fprintf(w, "edge     %s, %s on %s, up %s, version %s\n", s.EdgeID, state, s.Listen,
 		brief(time.Duration(s.UptimeSeconds)*time.Second), s.Version)
 	drained := ""
 	if s.NodesDrained > 0 {

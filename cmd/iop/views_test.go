@@ -199,7 +199,7 @@ func TestStatusLines(t *testing.T) {
 		},
 	}})
 	shows(t, "status", `
-edge     e, serving on :1 for 2h, version v
+edge     e, serving on :1, up 2h, version v
 nodes    0 online, 0 sessions
 runs     5 in flight, 3 of them queued
 queue    3 waiting for 1 route, the oldest for 4s
@@ -208,6 +208,16 @@ models   a, b
 warning  the route file was refused 1m ago; the previous routes stay in force:
          iop.yaml:3:5: routes[0].policy: no such policy
          iop.yaml:9:1: x: y�`)
+}
+
+// TestStatusOfADrainingEdge: the uptime is no time of the drain.
+func TestStatusOfADrainingEdge(t *testing.T) {
+	newFakeAdmin(t, map[string]any{"/admin/v1/status": admin.Status{EdgeID: "e", Listen: ":1", Version: "v", UptimeSeconds: 7200, Draining: true}})
+	shows(t, "status", `
+edge     e, draining on :1, up 2h, version v
+nodes    0 online, 0 sessions
+runs     0 in flight, 0 of them queued
+models   none`)
 }
 
 func TestIdentityLines(t *testing.T) {
