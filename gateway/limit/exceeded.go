@@ -49,17 +49,25 @@ func (e *Exceeded) Message() string {
 	again := "Try again in " + resetText(e.RetryAfter) + "."
 	switch {
 	case e.Kind == Requests:
-		return fmt.Sprintf("Rate limit reached: this API key is limited to %d requests per minute. %s", e.Limit, again)
+		return fmt.Sprintf("Rate limit reached: this API key is limited to %s per minute. %s", counted(e.Limit, "request"), again)
 	case e.Kind == Tokens:
-		return fmt.Sprintf("Rate limit reached: this API key is limited to %d tokens per minute. %s", e.Limit, again)
+		return fmt.Sprintf("Rate limit reached: this API key is limited to %s per minute. %s", counted(e.Limit, "token"), again)
 	case e.Kind == Concurrency:
-		return fmt.Sprintf("Rate limit reached: this API key is limited to %d concurrent requests. Try again when one has finished.", e.Limit)
+		return fmt.Sprintf("Rate limit reached: this API key is limited to %s. Try again when one has finished.", counted(e.Limit, "concurrent request"))
 	case e.NoRetry:
-		return fmt.Sprintf("This API key's budget of %d tokens per month has %d left, and this request may need %d. "+
-			"The next month begins at %s.", e.Limit, e.Left, e.Needed, e.Frees.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("This API key's budget of %s per month has %d left, and this request may need %d. "+
+			"The next month begins at %s.", counted(e.Limit, "token"), e.Left, e.Needed, e.Frees.UTC().Format(time.RFC3339))
 	}
-	return fmt.Sprintf("The rest of this API key's budget of %d tokens per month is reserved by requests in progress. %s",
-		e.Limit, again)
+	return fmt.Sprintf("The rest of this API key's budget of %s per month is reserved by requests in progress. %s",
+		counted(e.Limit, "token"), again)
+}
+
+// counted is a number of things in words.
+func counted(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // shortRetry is how long to wait for what frees when another request ends, nobody knows when.

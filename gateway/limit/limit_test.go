@@ -447,6 +447,8 @@ func TestMessages(t *testing.T) {
 		"60 requests per minute. Try again in 1.001s.":      {Kind: limit.Requests, Limit: 60, RetryAfter: time.Second + 1},
 		"9000 tokens per minute. Try again in 6m0s.":        {Kind: limit.Tokens, Limit: 9000, RetryAfter: 6 * time.Minute},
 		"4 concurrent requests.":                            {Kind: limit.Concurrency, Limit: 4, RetryAfter: time.Second},
+		"limited to 1 concurrent request. ":                 {Kind: limit.Concurrency, Limit: 1, RetryAfter: time.Second},
+		"limited to 1 request per minute. ":                 {Kind: limit.Requests, Limit: 1, RetryAfter: time.Second},
 		"5000 tokens per month":                             {Kind: limit.Budget, Limit: 5000, Frees: end, NoRetry: true},
 		"next month begins at 2026-12-01T00:00:00Z.":        {Kind: limit.Budget, Limit: 5000, Frees: end, NoRetry: true},
 		"reserved by requests in progress. Try again in 1s": {Kind: limit.Budget, Limit: 5000, RetryAfter: time.Second},
