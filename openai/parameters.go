@@ -101,9 +101,14 @@ func (e *Envelope) Plan(body []byte, op OpID, defaults []ParameterDefault, caps 
 	operation, _ := op.Operation()
 	var splices []splice
 	var err *Error
-	if operation.Options {
+	switch {
+	case operation.Options:
 		splices, err = e.planOptions(body, operation, defaults, caps)
-	} else {
+	case ollamaOps.Has(op): // embeddings have options too, and no length
+		splices, err = e.planOptions(body, operation,
+			slices.DeleteFunc(slices.Clone(defaults), func(d ParameterDefault) bool { return ParameterIsLength(d.Name) }),
+			slices.DeleteFunc(slices.Clone(caps), func(c ParameterCap) bool { return ParameterIsLength(c.Name) }))
+	default:
 		splices, err = e.planMembers(body, operation, defaults, caps)
 	}
 	if err != nil {

@@ -90,7 +90,10 @@ func TestPlan(t *testing.T) {
 		{`{"max_output_tokens":5,"options":{"num_predict":null}}`, OpResponses, none, cap100, `{"max_output_tokens":5,"options":{"num_predict":null}}`},
 		{`{"max_tokens":5,"max_length":500,"tokens_to_generate":1e3}`, OpChatCompletions, none, cap100, `{"max_tokens":5,"max_length":100,"tokens_to_generate":100}`},
 		{`{"options":{"num_ctx":5000}}`, OpOllamaChat, []ParameterDefault{{"num_gpu", "9"}}, []ParameterCap{{"num_ctx", 4096}}, `{"options":{"num_gpu":9,"num_ctx":4096}}`},
-		{`{"options":{"temperature":1}}`, OpOllamaEmbed, warm, cap100, `{"temperature":0.2,"options":{"temperature":1}}`},
+		{`{"options":{"temperature":1}}`, OpOllamaEmbed, warm, cap100, ""},
+		{`{"options":{"num_ctx":100000},"input":"x"}`, OpOllamaEmbed, none, []ParameterCap{{"num_ctx", 4096}, {"max_tokens", 5}}, `{"options":{"num_ctx":4096},"input":"x"}`},
+		{`{"options":{"num_ctx":-1}}`, OpOllamaEmbeddings, []ParameterDefault{{"max_tokens", "5"}}, []ParameterCap{{"num_ctx", 4096}}, `{"options":{"num_ctx":4096}}`},
+		{`{"input":"x"}`, OpOllamaEmbed, []ParameterDefault{{"num_ctx", "9000"}, {"keep_alive", `"5m"`}}, []ParameterCap{{"num_ctx", 4096}}, `{"keep_alive":"5m","options":{"num_ctx":4096},"input":"x"}`},
 		// The answer's length.
 		{`{"x":1}`, OpChatCompletions, none, cap100, `{"max_tokens":100,"x":1}`},
 		{`{"x":1}`, OpCompletions, none, cap100, `{"max_tokens":100,"x":1}`},
