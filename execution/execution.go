@@ -125,6 +125,9 @@ var codeNames = [...]string{
 // String returns the code's name as it stands in metrics, logs and APIs; empty for CodeNone.
 func (c Code) String() string { return name(codeNames[:], uint8(c)) }
 
+// Known reports whether the code is one of this version. A Node of a newer one may send others.
+func (c Code) Known() bool { return int(c) < len(codeNames) }
+
 func name(names []string, i uint8) string {
 	if int(i) < len(names) {
 		return names[i]

@@ -158,7 +158,11 @@ func (m *metrics) ended(x *exchange, end *ending) {
 	t, st := &end.terminal, x.stats
 	m.requestsOf(st, x.op, t.Outcome).Inc()
 	if t.Outcome != execution.Completed {
-		m.failures.WithLabelValues(st.name, t.Code.String()).Inc()
+		code := t.Code.String()
+		if !t.Code.Known() {
+			code = "unknown" // a Node can send 230 of them
+		}
+		m.failures.WithLabelValues(st.name, code).Inc()
 	}
 	if end.firstByte > 0 {
 		st.series.first.get(func() prometheus.Observer { return m.firsts.WithLabelValues(st.name) }).Observe(end.firstByte.Seconds())
