@@ -223,6 +223,23 @@ func TestSecretIsDeliveredOnce(t *testing.T) {
 	}
 }
 
+// TestSecretForAFileThatCannotBe: none is made that could only be revoked.
+func TestSecretForAFileThatCannotBe(t *testing.T) {
+	s := newSite(t)
+	s.must("key", "create", "--name", "before")
+	s.must("join-token", "create")
+	for _, create := range [][]string{{"join-token", "create"}, {"key", "create", "--name", "a"}} {
+		status, _, stderr := execute(t, append(create, "--out", filepath.Join(s.dir, "none", "file"))...)
+		if status != exitFailed || !strings.Contains(stderr, "can't create a file in "+filepath.Join(s.dir, "none")) || strings.Contains(stderr, "revoke") {
+			t.Errorf("%s: status %d, %q", create[0], status, stderr)
+		}
+		var made listing[any]
+		if s.ask(&made, create[0], "list"); len(made.Data) != 1 {
+			t.Errorf("%s: made %v", create[0], made.Data)
+		}
+	}
+}
+
 func TestSecretToFile(t *testing.T) {
 	s := newSite(t)
 	file := filepath.Join(s.dir, "key")

@@ -34,13 +34,23 @@ func (o *secretOut) ready() (bool, error) {
 	info, err := os.Lstat(o.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return true, nil
+		return true, o.writable()
 	case err != nil:
 		return false, err
 	case o.ifMissing && info.Mode().IsRegular() && info.Size() > 0:
 		return false, nil
 	}
 	return false, fmt.Errorf("%s already exists; remove it, or keep it with --if-missing", o.path)
+}
+
+// writable reports why no file can be made there, if so: a secret that can't be delivered would have to be revoked. It tries what
+// write does.
+func (o *secretOut) writable() error {
+	temporary, err := os.CreateTemp(filepath.Dir(o.path), ".iop-*")
+	if err != nil {
+		return fmt.Errorf("--out: can't create a file in %s: %s", filepath.Dir(o.path), pathFault(err))
+	}
+	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
 }
 
 // write puts the secret into the file: under another name first, so that who waits for the file finds all of it.
