@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -90,6 +92,9 @@ func (s *Server) loadRoutes() (err error) {
 	s.routing.watcher, err = route.Watch(s.background, s.cfg.Config, configPoll, s.apply, func(err error) {
 		s.log.Error("the configuration is invalid; the previous one stays in force", "file", s.cfg.Config, "error", err)
 	}, route.Managed(s.managed()))
+	if _, ok := errors.AsType[*fs.PathError](err); ok { // it was not read: the setting may be wrong. Other errors name a line of it
+		return fmt.Errorf("the route file can't be read (IOP_EDGE_CONFIG, --config): %w", err)
+	}
 	return err
 }
 

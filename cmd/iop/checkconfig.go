@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 
@@ -19,6 +21,9 @@ func (c *edgeSettings) check(cmd *cobra.Command, s *settings) error {
 		return s.fault("CONFIG", "is required by --check-config")
 	}
 	table, err := route.Load(c.Config, route.Managed(c.managed()))
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("the route file can't be read (IOP_EDGE_CONFIG, --config): %w", err)
+	}
 	if err != nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), err)
 		return errTold

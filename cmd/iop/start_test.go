@@ -101,3 +101,18 @@ func TestEdgePortInUse(t *testing.T) {
 		t.Errorf("status %d, stderr %q", status, stderr)
 	}
 }
+
+// TestEdgeWithoutItsRouteFile: the setting that names the file is named; a fault in the file names its line.
+func TestEdgeWithoutItsRouteFile(t *testing.T) {
+	args := []string{"edge", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--state", "sqlite://" + filepath.Join(t.TempDir(), "iop.db"), "--config"}
+	missing := filepath.Join(t.TempDir(), "iop.yaml")
+	if status, _, stderr := execute(t, append(args, missing)...); status != exitFailed || !strings.Contains(stderr, "can't be read (IOP_EDGE_CONFIG, --config): stat "+missing+": no such file") {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+	if status, _, stderr := execute(t, append(args, writeFile(t, "bad.yaml", "routes: 1\n"))...); status != exitFailed || strings.Contains(stderr, "can't be read") {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+	if status, _, stderr := execute(t, "edge", "--check-config", "--config", missing); status != exitFailed || !strings.Contains(stderr, "IOP_EDGE_CONFIG") {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+}
