@@ -248,6 +248,14 @@ func TestDoctorEdgePorts(t *testing.T) {
 	d.has(t, "edge", verdictWarning, "no Node")
 }
 
+// TestDoctorEdgeWithoutTheTLSOfTheEdge: an Edge that has TLS is recognised with settings that have none.
+func TestDoctorEdgeWithoutTheTLSOfTheEdge(t *testing.T) {
+	cert, key := pairFiles(t, "edge.test", time.Now().Add(-time.Hour), time.Now().Add(day))
+	edge := startEdge(t, "--tls-cert", cert, "--tls-key", key)
+	_, d := diagnose(t, "edge", "--listen", edge.public, "--admin-listen", edge.admin, "--state", edge.state)
+	d.has(t, "port", verdictWarning, "used by a running Edge with TLS, unlike these settings")
+}
+
 // runningEdge is an `iop edge` of this process.
 type runningEdge struct{ public, admin, state string }
 
