@@ -72,7 +72,7 @@ func (d *drain) run(ctx context.Context, progress io.Writer) error {
 	}
 	var answer any
 	if err := d.call(ctx, "POST", "/nodes/"+url.PathEscape(d.node)+"/"+action, nil, &answer); err != nil {
-		return nextStep(d.node, err)
+		return d.nextStep(ctx, d.node, err)
 	}
 	switch {
 	case d.wait:
@@ -113,7 +113,7 @@ func (d *drain) follow(ctx context.Context, line *progress) (node admin.Node, er
 	for {
 		var now admin.Node
 		if err := d.call(ctx, "GET", "/nodes/"+url.PathEscape(d.node), nil, &now); err != nil {
-			return node, nextStep(d.node, err)
+			return node, d.nextStep(ctx, d.node, err)
 		}
 		switch node = now; {
 		case node.State == "drained":

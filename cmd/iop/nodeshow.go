@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"iop/gateway/admin"
+	"iop/gateway/spelling"
 )
 
 // nodeDetails is what `iop nodes show` knows of one Node. The last two are nil of one that is not connected.
@@ -43,7 +45,7 @@ Edge as seen from both ends.`,
 		}
 		details, err := askNode(cmd, o, args[0])
 		if err != nil {
-			return nextStep(args[0], err)
+			return o.nextStep(cmd.Context(), args[0], err)
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), details)
@@ -221,7 +223,7 @@ func bytesText(n int64) string {
 }
 
 // nextStep adds to an error about a Node what may be done about it.
-func nextStep(node string, err error) error {
+func (o *operator) nextStep(ctx context.Context, node string, err error) error {
 	refused, ok := errors.AsType[*apiError](err)
 	if !ok {
 		return err
@@ -234,5 +236,19 @@ func nextStep(node string, err error) error {
 		"too_many_calls":     "; wait until one has ended",
 		"node_timeout":       "; iop nodes show " + node + " shows the state of its connection",
 	}[refused.code]
+	if refused.code == "node_not_found" {
+		if near := spelling.Nearest(node, o.otherNodes(ctx, node)); near != "" {
+			hint = "; did you mean " + near + "?"
+		}
+	}
 	return fmt.Errorf("%w%s", err, hint)
+}
+
+// otherNodes are the names of all Nodes but one; none if the Edge does not answer, as another error is at hand.
+func (o *operator) otherNodes(ctx context.Context, node string) []string {
+	all, err := o.nodeNames(ctx)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(all, func(name string) bool { return name == node })
 }

@@ -44,7 +44,7 @@ func bindOllama(cmd *cobra.Command, run func(c *ollamaCommand, cmd *cobra.Comman
 		if err := c.load(); err != nil {
 			return err
 		}
-		return nextStep(args[0], run(c, cmd, args))
+		return c.nextStep(cmd.Context(), args[0], run(c, cmd, args))
 	}
 	return cmd
 }

@@ -58,6 +58,9 @@ apostrophe.`,
 		if err := o.call(cmd.Context(), "GET", "/usage?"+query.Encode(), nil, &usage); err != nil {
 			return err
 		}
+		if usageTotal(usage.Data).Runs == 0 {
+			warn(cmd, flags.doubts(cmd.Context(), o))
+		}
 		switch {
 		case flags.asJSON:
 			return printJSON(cmd.OutOrStdout(), usage)

@@ -210,6 +210,35 @@ warning  the route file was refused 1m ago; the previous routes stay in force:
          iop.yaml:9:1: x: y�`)
 }
 
+// TestMistypedNames: what nothing is named is said, with the name that was probably meant.
+func TestMistypedNames(t *testing.T) {
+	gone := admin.ErrorBody{Code: "node_not_found", Message: "no such node is connected"}
+	f := newFakeAdmin(t, map[string]any{
+		"/admin/v1/usage": admin.Usage{By: []string{}, Data: []admin.UsageRow{}}, "/admin/v1/nodes/pc1": gone, "/admin/v1/nodes/pc1/drain": gone,
+		"/admin/v1/nodes":  listing[admin.Node]{[]admin.Node{{Node: "pc-1"}}},
+		"/admin/v1/routes": listing[admin.Route]{[]admin.Route{{Name: "chat"}}},
+		"/admin/v1/keys":   listing[admin.Key]{[]admin.Key{{Name: "a", Principal: "team"}}},
+	})
+	for _, args := range []string{"drain pc1", "drain pc1 --wait", "nodes show pc1", "ollama ps pc1"} {
+		f.answers["/admin/v1/nodes/pc1/ollama/ps"] = gone
+		if status, _, stderr := execute(t, strings.Fields(args)...); status != exitFailed || !strings.Contains(stderr, "did you mean pc-1?") {
+			t.Errorf("%s: %d %s", args, status, stderr)
+		}
+	}
+	status, stdout, stderr := execute(t, "usage", "--route", "chta", "--node", "pc1", "--principal", "other")
+	const want = "warning: no route is named chta; did you mean chat?\nwarning: no Node is named pc1; did you mean pc-1?\nwarning: no principal is named other\n"
+	if status != exitOK || stderr != want || !strings.Contains(stdout, "total") {
+		t.Errorf("%d %q %s", status, stderr, stdout)
+	}
+	if _, _, stderr := execute(t, "usage", "--route", "chat", "--node", "pc-1", "--principal", "team"); stderr != "" {
+		t.Error(stderr)
+	}
+	f.answers["/admin/v1/usage"] = admin.Usage{By: []string{}, Data: []admin.UsageRow{{Runs: 1}}}
+	if _, _, stderr := execute(t, "usage", "--route", "of-the-past"); stderr != "" {
+		t.Error(stderr)
+	}
+}
+
 // TestStatusOfADrainingEdge: the uptime is no time of the drain.
 func TestStatusOfADrainingEdge(t *testing.T) {
 	newFakeAdmin(t, map[string]any{"/admin/v1/status": admin.Status{EdgeID: "e", Listen: ":1", Version: "v", UptimeSeconds: 7200, Draining: true}})
