@@ -166,8 +166,8 @@ func TestBodiesAreReadAlike(t *testing.T) {
 	rs.scripts = rs.scripts[:1] // Python's
 	var sent, arrived []typedBody
 	for _, body := range []string{
-		`{"model":"cheap","messages":[],"x":"&model=dear&"}`,
-		`{"model":"cheap","messages":[],"x":"+ACI-,+ACI-model+ACI-:+ACI-dear"}`,
+		`{"model":"cheap","messages":[],"user":"&model=dear&"}`,
+		`{"model":"cheap","messages":[],"user":"+ACI-,+ACI-model+ACI-:+ACI-dear"}`,
 	} {
 		for _, kind := range []string{
 			"application/json", "application/json; charset=utf-8", "text/plain", "application/octet-stream", "application/problem+json", "",
