@@ -21,7 +21,7 @@ const (
 	coverageCalm = time.Minute
 	// coverageStart is how long the first line waits for a Node after the Edge's start.
 	coverageStart = 30 * time.Second
-	// keysPatience bounds the reading of the keys for a comparison.
+	// keysPatience bounds the reading of the keys or of the slots for a comparison.
 	keysPatience = 5 * time.Second
 )
 
@@ -34,7 +34,7 @@ func (o operator) Coverage(table *route.Table) admin.Coverage {
 func coverageOf(table *route.Table, places *places) admin.Coverage {
 	c := admin.Coverage{
 		Unrouted: []string{}, Reserved: []admin.ReservedModel{}, Missing: []admin.MissingTarget{},
-		Absent: []admin.AbsentPrincipal{}, Unknown: admin.UnknownParameters(table),
+		Absent: []admin.AbsentPrincipal{}, Slots: []admin.AbsentSlot{}, Unknown: admin.UnknownParameters(table),
 	}
 	offered, selected := places.names(nil), map[string]bool{}
 	for _, r := range table.Routes() {
@@ -101,7 +101,7 @@ func (s *Server) watchCoverage() {
 		}
 		places := newPlaces(s.reg.Nodes(), nil)
 		c := coverageOf(table, places)
-		c.Absent = s.absentPrincipals(table)
+		c.Absent, c.Slots = s.absentPrincipals(table), s.absentSlots(table)
 		if watch.due(table, &c, len(places.list) > 0, time.Now()) {
 			s.logCoverage(table, &c)
 		}
@@ -159,9 +159,10 @@ func (s *Server) logCoverage(table *route.Table, c *admin.Coverage) {
 	add("only_through_route", texts(c.Reserved))
 	add("not_offered", texts(c.Missing))
 	add("principals_without_key", texts(c.Absent))
+	add("unknown_slots", texts(c.Slots))
 	add("unknown_parameters", texts(c.Unknown))
 	level := slog.LevelInfo
-	if len(c.Absent)+len(c.Unknown) > 0 {
+	if len(c.Absent)+len(c.Slots)+len(c.Unknown) > 0 {
 		level = slog.LevelWarn // unlike a Node, these don't come by themselves
 	}
 	s.log.Log(s.background, level, "routes compared with the models that nodes offer", attrs...)
@@ -180,6 +181,20 @@ func (s *Server) absentPrincipals(table *route.Table) []admin.AbsentPrincipal {
 		return []admin.AbsentPrincipal{}
 	}
 	return admin.AbsentPrincipals(table, keys)
+}
+
+// absentSlots lists the slots of the table's targets that do not exist; none if the state can't be read.
+func (s *Server) absentSlots(table *route.Table) []admin.AbsentSlot {
+	if len(table.AbsentSlots(nil)) == 0 {
+		return []admin.AbsentSlot{} // no target has one
+	}
+	ctx, cancel := context.WithTimeout(s.background, keysPatience)
+	defer cancel()
+	slots, err := s.cfg.Store.Slots(ctx)
+	if err != nil {
+		return []admin.AbsentSlot{}
+	}
+	return admin.AbsentSlots(table, slots)
 }
 
 func texts[T fmt.Stringer](list []T) (lines []string) {

@@ -53,7 +53,7 @@ func evilEdge() http.Handler {
 	config := admin.Configuration{ConfigStatus: file, AdvertisedModels: evil, Coverage: admin.Coverage{
 		Unrouted: []string{evil}, Reserved: []admin.ReservedModel{{Model: evil, Route: evil}},
 		Missing: []admin.MissingTarget{{Route: evil, TargetSpec: admin.TargetSpec{Node: evil, Provider: evil, Model: evil}, Similar: evil}},
-		Absent:  []admin.AbsentPrincipal{{Route: evil, Principal: evil, Similar: evil}}, Unknown: []admin.UnknownParameter{{Route: evil, Path: evil, Similar: evil}},
+		Absent:  []admin.AbsentPrincipal{{Route: evil, Principal: evil, Similar: evil}}, Slots: []admin.AbsentSlot{{Route: evil, Slot: evil, Similar: evil}}, Unknown: []admin.UnknownParameter{{Route: evil, Path: evil, Similar: evil}},
 	}}
 	answers := map[string]any{
 		"/status": status, "/config": config, "/nodes": list(node), "/runs": list(run), "/keys": list(key), "/routes": list(route),

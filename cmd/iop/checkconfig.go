@@ -70,7 +70,7 @@ func printCoverage(w io.Writer, advertised string, c *admin.Coverage) error {
 		lines []string
 	}{
 		{unrouted, c.Unrouted}, {"served only through a route, which limits them", texts(c.Reserved)}, {"targets that no connected Node offers", texts(c.Missing)},
-		{"principals that no live API key has", texts(c.Absent)}, {"defaults and caps that no known API or engine has", texts(c.Unknown)},
+		{"principals that no live API key has", texts(c.Absent)}, {"slots that do not exist", texts(c.Slots)}, {"defaults and caps that no known API or engine has", texts(c.Unknown)},
 	} {
 		if len(part.lines) == 0 {
 			continue

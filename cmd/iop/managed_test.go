@@ -85,6 +85,23 @@ func TestManagedMode(t *testing.T) {
 	}
 }
 
+// TestMistypedSlotIsSaid: by the routes, the check of the file and the log.
+func TestMistypedSlotIsSaid(t *testing.T) {
+	c := newCertified(t)
+	c.try(exitOK, "profile", "set", "sim", "--header", "authorization-bearer", "--base-url", "https://provider.test")
+	c.try(exitOK, "slot", "set", "main", "--profile", "sim", "--value-file", c.value)
+	flags := append(c.edgeFlags(), "--config", writeFile(t, "iop.yaml", "routes:\n  - model: chat\n    targets: [{model: m, slot: mian}]\n"))
+	c.startEdge(flags...)
+	const want = "slots that do not exist:\n  chat: mian; did you mean main?\n"
+	if out := c.must("routes"); !strings.Contains(out, want) {
+		t.Error(out)
+	}
+	admin := strings.TrimPrefix(os.Getenv("IOP_ADMIN_URL"), "http://")
+	if _, out, _ := execute(t, append(append([]string{"edge"}, flags...), "--check-config", "--admin-listen", admin)...); !strings.Contains(out, want) {
+		t.Error(out)
+	}
+}
+
 // TestLeasedRun: a provider that wants a key gets it for one run, and no longer once the slot is disabled; the key is in
 // nothing that anybody prints.
 func TestLeasedRun(t *testing.T) {

@@ -71,6 +71,7 @@ func TestRoutesTable(t *testing.T) {
 		Unrouted: []string{"m", "n\x1b"}, Reserved: []admin.ReservedModel{{Model: "big", Route: "chat", Limits: []string{"principals", "caps"}}},
 		Missing: []admin.MissingTarget{{Route: "chat", TargetSpec: admin.TargetSpec{Node: "gpu-*", Provider: "o", Model: "l"}, Similar: "l:latest"}},
 		Absent:  []admin.AbsentPrincipal{{Route: "chat", Principal: "anna", Key: "key:x"}, {Route: "chat", Principal: "b", Similar: "bb"}, {Route: "m", Principal: "c"}},
+		Slots:   []admin.AbsentSlot{{Route: "chat", Slot: "openia", Similar: "openai"}, {Route: "m", Slot: "x"}},
 		Unknown: []admin.UnknownParameter{{Route: "chat", Path: "parameters.caps.max_token", Similar: "max_tokens"}, {Route: "m", Path: "parameters.defaults.x"}},
 	}}})
 	shows(t, "routes", `
@@ -93,6 +94,9 @@ principals that no live API key has:
   chat: anna; the principal of the key with this name is key:x
   chat: b; did you mean bb?
   m: c
+slots that do not exist:
+  chat: openia; did you mean openai?
+  m: x
 defaults and caps that no known API or engine has:
   chat: parameters.caps.max_token; did you mean max_tokens?
   m: parameters.defaults.x`)
@@ -307,7 +311,7 @@ func TestNothingMovesTheCursor(t *testing.T) {
 	newFakeAdmin(t, map[string]any{
 		"/admin/v1/config": admin.Configuration{ConfigStatus: admin.ConfigStatus{Path: bad}, Coverage: admin.Coverage{
 			Unrouted: []string{bad}, Reserved: []admin.ReservedModel{{Model: bad, Route: bad}}, Missing: []admin.MissingTarget{{Route: bad, TargetSpec: admin.TargetSpec{Model: bad, Node: bad}, Similar: bad}},
-			Absent: []admin.AbsentPrincipal{{Route: bad, Principal: bad, Key: bad}}, Unknown: []admin.UnknownParameter{{Route: bad, Path: bad, Similar: bad}},
+			Absent: []admin.AbsentPrincipal{{Route: bad, Principal: bad, Key: bad}}, Slots: []admin.AbsentSlot{{Route: bad, Similar: bad}}, Unknown: []admin.UnknownParameter{{Route: bad, Path: bad, Similar: bad}},
 		}},
 		"/admin/v1/routes":    listing[admin.Route]{[]admin.Route{{Name: bad, Groups: []admin.Group{{Targets: []admin.Target{{Node: bad, Model: bad}}}}}}},
 		"/admin/v1/queue":     listing[admin.Queue]{[]admin.Queue{{Route: bad, Principals: []admin.QueuedPrincipal{{Principal: bad}}}}},

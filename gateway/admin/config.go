@@ -37,6 +37,12 @@ func (a *api) configurationOf(ctx context.Context, status ConfigStatus, table *r
 		a.log.Warn("principals were not compared with the keys, which could not be read", "error", err)
 	}
 	c.Coverage.Absent = AbsentPrincipals(table, keys)
+	slots, err := a.store.Slots(ctx)
+	if err != nil {
+		a.log.Warn("routes were not compared with the slots, which could not be read", "error", err)
+		return c
+	}
+	c.Coverage.Slots = AbsentSlots(table, slots)
 	return c
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"iop/gateway/admin"
+	"iop/gateway/route"
 	"iop/state"
 )
 
@@ -70,6 +71,22 @@ func TestDoubtfulNamesAreListed(t *testing.T) {
 	}
 	if !slices.Equal(c.Coverage.Absent, want) {
 		t.Errorf("got %+v, want %+v", c.Coverage.Absent, want)
+	}
+}
+
+// TestSlotsThatDoNotExistAreListed: a mistyped slot would have each run of its target fail.
+func TestSlotsThatDoNotExistAreListed(t *testing.T) {
+	const file = "routes:\n  - {model: chat, targets: [{model: m, slot: openia}, {model: n, slot: openia}]}\n  - {model: other, targets: [{model: m, slot: openai}, {model: m}]}\n"
+	table, err := route.Parse("iop.yaml", []byte(file), route.Managed(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []admin.AbsentSlot{{Route: "chat", Slot: "openia", Similar: "openai"}}
+	if got := admin.AbsentSlots(table, []state.Slot{{Name: "main"}, {Name: "openai"}}); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := admin.AbsentSlots(table, nil); len(got) != 2 || got[0].Similar != "" {
+		t.Errorf("without slots: %+v", got)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"iop/execution"
 	"iop/gateway/route"
 	"iop/state"
 )
@@ -18,6 +19,8 @@ type Coverage struct {
 	Missing  []MissingTarget `json:"missing"`
 	// Absent are principals of routes that no live key has. Empty where there are no keys yet.
 	Absent []AbsentPrincipal `json:"absent"`
+	// Slots are those of targets that do not exist.
+	Slots []AbsentSlot `json:"absent_slots"`
 	// Unknown are defaults and caps that no operation or engine is known to have.
 	Unknown []UnknownParameter `json:"unknown"`
 }
@@ -52,6 +55,33 @@ func AbsentPrincipals(table *route.Table, keys []state.Key) []AbsentPrincipal {
 	}
 	for _, p := range table.AbsentPrincipals(live) {
 		list = append(list, AbsentPrincipal{Route: p.Route, Principal: p.Pattern, Key: p.Key, Similar: p.Similar})
+	}
+	return list
+}
+
+// AbsentSlot is a slot of a route's target that does not exist.
+type AbsentSlot struct {
+	Route   string             `json:"route"`
+	Slot    execution.SlotName `json:"slot"`
+	Similar string             `json:"similar"` // the slot that was probably meant, or empty
+}
+
+// String is the slot in a line.
+func (s AbsentSlot) String() string {
+	if s.Similar != "" {
+		return fmt.Sprintf("%s: %s; did you mean %s?", s.Route, s.Slot, s.Similar)
+	}
+	return fmt.Sprintf("%s: %s", s.Route, s.Slot)
+}
+
+// AbsentSlots lists the slots of a table's targets that are none of those of the state.
+func AbsentSlots(table *route.Table, slots []state.Slot) []AbsentSlot {
+	names, list := make([]execution.SlotName, len(slots)), []AbsentSlot{}
+	for i := range slots {
+		names[i] = slots[i].Name
+	}
+	for _, s := range table.AbsentSlots(names) {
+		list = append(list, AbsentSlot(s))
 	}
 	return list
 }

@@ -45,7 +45,7 @@ type Edge interface {
 	FlushUsage(ctx context.Context) error
 	// Configuration returns the configuration of the routes, and the table that it makes.
 	Configuration() (ConfigStatus, *route.Table)
-	// Coverage compares a table with what Nodes offer now. It leaves Absent empty.
+	// Coverage compares a table with what Nodes offer now. It leaves Absent and Slots empty.
 	Coverage(table *route.Table) Coverage
 	// ReloadConfig reads the file again and applies it if it is right. Its error is a *route.ConfigError, ErrNoConfig,
 	// or says why the file can't be read.

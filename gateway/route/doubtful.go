@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"iop/execution"
 	"iop/gateway/spelling"
 	"iop/openai"
 	"iop/state"
@@ -31,6 +32,33 @@ func (t *Table) UnknownParameters() (list []UnknownParameter) {
 		}
 		for _, c := range r.Parameters.Caps {
 			check("caps", c.Name)
+		}
+	}
+	return list
+}
+
+// AbsentSlot is a slot of a route's target that does not exist: each of its runs fails.
+type AbsentSlot struct {
+	Route   string
+	Slot    execution.SlotName
+	Similar string // the slot that was probably meant, or empty
+}
+
+// AbsentSlots lists the slots of targets that are none of those given: they may be set later, or the names are mistyped.
+func (t *Table) AbsentSlots(slots []execution.SlotName) (list []AbsentSlot) {
+	names := make([]string, len(slots))
+	for i, slot := range slots {
+		names[i] = string(slot)
+	}
+	for _, r := range t.routes {
+		for i := range r.Groups {
+			for j := range r.Groups[i].Targets {
+				slot := r.Groups[i].Targets[j].Slot
+				absent := AbsentSlot{r.Name, slot, spelling.Nearest(string(slot), names)}
+				if slot != "" && !slices.Contains(slots, slot) && !slices.Contains(list, absent) {
+					list = append(list, absent)
+				}
+			}
 		}
 	}
 	return list
