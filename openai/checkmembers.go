@@ -36,8 +36,9 @@ func (p *Parameters) permits(name, within string) bool {
 // CheckMembers refuses a member that the route refuses, and with limited also each one that neither the operation is known to
 // define nor the route allows: who is limited could get round the limits with it. A known member is meant by its exact name
 // alone, as some providers take others for it, and whatever its value: null can be an engine's word for "no limit". Members of
-// Ollama's options, of stream_options, chat_template_kwargs and metadata are checked alike. body must be the one that e was parsed from, and CheckSteering must have passed. The error
-// is an *Error with status 400 whose Param is the member.
+// Ollama's options, of stream_options, chat_template_kwargs and metadata are checked alike, and these may be objects or null
+// alone: LiteLLM reads a string of JSON as metadata. body must be the one that e was parsed from, and CheckSteering must have
+// passed. The error is an *Error with status 400 whose Param is the member.
 func (e *Envelope) CheckMembers(body []byte, op OpID, p *Parameters, limited bool) error {
 	if len(p.Refuse) == 0 && (!limited || e.known.Has(op) && !e.oddNested) || e.empty {
 		return nil
@@ -86,7 +87,12 @@ func (c *memberCheck) root(name []byte, val int) *Error {
 	if err := c.p.checkMember(string(name), "", knownMembers[string(name)].ops.Has(c.op.ID), c.op); err != nil {
 		return err
 	}
-	if known := nestedMembers[string(name)]; known != nil && c.b[val] == '{' {
+	known := nestedMembers[string(name)]
+	switch {
+	case known == nil || c.b[val] == 'n':
+	case c.b[val] != '{':
+		return memberError(string(name), "must be an object: this API key or model has limits, and a provider could read members in another value.")
+	default:
 		within := string(name) + "."
 		return c.object(val+1, func(name []byte, _ int) *Error {
 			return c.p.checkMember(string(name), within, known.knows(name), c.op)

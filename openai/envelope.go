@@ -258,14 +258,22 @@ func (p *envelopeParser) other(key []byte, escaped bool, i int) int {
 	if (m.fetches || m.ops == 0) && i < len(p.b) && p.b[i] != 'n' && p.b[i] != 'f' && !bytes.HasPrefix(p.b[i:], emptyText) {
 		p.e.hosted = true
 	}
-	if string(key) == templateMember && i < len(p.b) && p.b[i] == '{' {
-		return p.takeTemplate(i)
+	if string(key) == templateMember {
+		if i < len(p.b) && p.b[i] == '{' {
+			return p.takeTemplate(i)
+		}
+		p.noteNested(i)
 	}
 	return p.watchMember(key, escaped, i, 1, watched{bit: anyModelBit})
 }
 
 // emptyText is a value that says nothing: Ollama's clients send each member of a request.
 var emptyText = []byte(`""`)
+
+// noteNested notes the value at i of a member of nestedMembers that is no object.
+func (p *envelopeParser) noteNested(i int) {
+	p.e.oddNested = p.e.oddNested || i < len(p.b) && p.b[i] != 'n'
+}
 
 // takeTemplate reads the object of templateMember at i.
 func (p *envelopeParser) takeTemplate(i int) int {
@@ -291,6 +299,7 @@ func (p *envelopeParser) takeSteering(f field, exact bool, i int) (int, *Error) 
 // member may be there once, in its exact spelling. Any other value means nothing here. known says which others there may be.
 func (p *envelopeParser) takeNested(i int, name string, known *nestedTable, take func(exact bool, at span) *Error) (int, *Error) {
 	if i >= len(p.b) || p.b[i] != '{' {
+		p.noteNested(i)
 		return p.value(i, 1), nil
 	}
 	var err *Error

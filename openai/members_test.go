@@ -147,6 +147,8 @@ func TestUnknownMembers(t *testing.T) {
 		{OpChatCompletions, `"x_ray":1,"house_style":"x"`, ""}, {OpChatCompletions, `"X_Ray":1`, "X_Ray"}, {OpChatCompletions, `"house_style":null,"steps":5`, ""},
 		{OpChatCompletions, `"models":["a"],"aws_region":"x","fallbacks":null,"background":false`, ""}, {OpChatCompletions, `"Models":["a"]`, "Models"}, {OpChatCompletions, `"AWS_x":"a"`, "AWS_x"},
 		{OpChatCompletions, `"fallBacks":null`, "fallBacks"}, {OpChatCompletions, `"metadata":{"brand_new":1}`, ""}, {OpChatCompletions, `"seed":1`, "seed"}, {OpChatCompletions, `"` + strings.Repeat("y", 100) + `":1`, strings.Repeat("y", maxModelMember)},
+		{OpChatCompletions, `"metadata":"{\"tags\":[\"paid\"]}"`, "metadata"}, {OpResponses, `"metadata":[["tags",["paid"]]]`, "metadata"}, {OpMessages, `"metadata":""`, "metadata"}, {OpEmbeddings, `"metadata":null`, ""},
+		{OpChatCompletions, `"chat_template_kwargs":"{\"padding\":true}"`, "chat_template_kwargs"}, {OpTokenize, `"chat_template_kwargs":[]`, "chat_template_kwargs"}, {OpOllamaChat, `"options":"{\"num_gpu\":0}"`, "options"}, {OpOllamaEmbed, `"options":1`, "options"},
 		{OpMessages, `"messages":[],"prompt":"x"`, "prompt"}, {OpEmbeddings, `"input":"x","temperature":1`, "temperature"}, {OpRerank, `"query":"x","max_tokens":1`, "max_tokens"},
 		{OpOllamaChat, `"temperature":1`, "temperature"}, {OpOllamaChat, `"options":{"num_ctx":1,"x_ray":2}`, ""}, {OpOllamaChat, `"options":{"brand_new":1}`, "options.brand_new"},
 		{OpOllamaChat, `"options":{"Num_Ctx":1}`, "options.Num_Ctx"}, {OpOllamaChat, `"options":{"num_gp\u0075":1}`, `options.num_gp\u0075`}, {OpOllamaChat, `"options":{"num_gpu":0}`, "options.num_gpu"},
