@@ -55,8 +55,11 @@ func readsTools(op openai.OpID) bool {
 // is what a member is named for: fetch takes "https:host" for one. An escape may stand for any of these.
 var references = [...][]byte{
 	[]byte("://"), []byte(`:\/`), []byte(`:/\/`), []byte(`url"`), []byte(`Url"`), []byte(`URL"`), []byte(`uri"`), []byte(`Uri"`), []byte(`URI"`),
-	[]byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"video`), []byte(`"image"`), []byte(`_embeds"`), []byte(`\u00`), []byte(`"document`),
+	[]byte("file_id"), []byte("fileId"), []byte("file_data"), []byte("fileData"), []byte(`"video`), []byte(`"image"`), []byte(`_embeds"`), []byte(escapeMark), []byte(`"document`),
 }
+
+// escapeMark begins an escape for a character of Latin 1.
+const escapeMark = `\u00`
 
 // listed are those of references that mean something in a list to embed or rank: its texts are documents, too.
 var listed = references[:len(references)-1]

@@ -468,7 +468,7 @@ func (x *exchange) failedEvents(end *execution.Terminal, ticket *admission.Ticke
 		return v
 	}
 	x.answer.status = status // it costs nothing
-	if status == http.StatusBadRequest && !x.norm.noUsage && strings.Contains(f.Message, "stream_options") {
+	if status == http.StatusBadRequest && !x.norm.noUsage && x.saysRefusal([]byte(f.Message)) {
 		v.next = nextPlain
 	} else {
 		v.next = x.afterStatus(status)

@@ -371,7 +371,7 @@ func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.
 	}
 	wait := retryAfter(a.head)
 	reportStatus(ticket, status, wait, end)
-	if status == http.StatusBadRequest && x.sent.usage && bytes.Contains(body, []byte("stream_options")) {
+	if status == http.StatusBadRequest && x.sent.usage && x.saysRefusal(body) {
 		v.next = nextPlain
 	} else {
 		v.next = x.afterStatus(status)

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -304,6 +305,62 @@ func TestRefusalThatOnlyNamesStreamOptions(t *testing.T) {
 			asked.Store(0)
 			if status, _, body := e.post(path, honest); status != 200 || asked.Load() != 1 {
 				t.Errorf("got %d %s; asked for usage %d times", status, body, asked.Load())
+			}
+			e.idle()
+		})
+	}
+}
+
+// Where the provider fetches what the request names, whose server it is decides about a refusal, its words, and whether the same
+// request is refused again. It must not cost the others their usage, nor the request its own.
+func TestRefusalInTheClientsWords(t *testing.T) {
+	content := func(part string) string { return `[{"type":"text","text":"x"},` + part + `]` }
+	for name, c := range map[string]struct{ path, hostile string }{
+		"image":            {chat, content(`{"type":"image_url","image_url":{"url":"https://evil.example/1.png"}}`)},
+		"no slashes":       {chat, content(`{"type":"image_url","image_url":{"url":"https:evil.example"}}`)},
+		"file":             {chat, content(`{"type":"file","file":{"file_id":"file-1"}}`)},
+		"words":            {chat, `"stream_options"`},
+		"an escape":        {chat, `"stream\u005foptions"`},
+		"search":           {chat, `"x"}],"tools":[{"type":"web_search"}],"stop":[{"x":"x"`},
+		"translated":       {"/v1/messages", content(`{"type":"image","source":{"type":"url","url":"https://evil.example/1.png"}}`)},
+		"translated words": {"/v1/messages", `"\u0073tream_options"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, nil)
+			var asked, plain atomic.Int64
+			const told = "404, message='stream_options', url='https://evil.example/1.png'"
+			serve := func(ctx context.Context, run *tunnel.NodeRun) {
+				body, _ := run.Body()
+				wants, refuses := bytes.Contains(body, []byte("include_usage")), answerJSON(400, errorBody(told))
+				takes := answerSSE(chunk("x"), doneEvent)
+				if c.path != chat {
+					wants = !run.Open().GetRun().GetWithoutUsage()
+					refuses = answerEvents(failed(execution.CodeProviderError, execution.PhaseProviderCalled), failure(execution.Failure{Status: 400, Message: told}))
+					takes = answerEvents(completed, started, hello, world, stop)
+				}
+				switch {
+				case !wants:
+					plain.Add(1)
+					takes(ctx, run)
+				case asked.Add(1) == 1:
+					refuses(ctx, run)
+				default:
+					takes(ctx, run)
+				}
+			}
+			if c.path == chat {
+				e.addNode("n1", 4, serve, "m")
+			} else {
+				e.addProvider("n1", runsOn("openai"), serve, "m")
+			}
+			for i, content := range []string{c.hostile, `"hi"`, `"gr\u00fc\u00df"`} {
+				status, _, body := e.post(c.path, `{"model":"m","stream":true,"max_tokens":9,"messages":[{"role":"user","content":`+content+`}]}`)
+				if i > 0 && status != 200 {
+					t.Errorf("got %d %s", status, body)
+				}
+			}
+			if plain.Load() > 0 {
+				t.Errorf("%d of the requests did not ask for usage, and %d did", plain.Load(), asked.Load())
 			}
 			e.idle()
 		})

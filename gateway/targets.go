@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +30,24 @@ func (x *exchange) learnRefusal(t admission.Target, v *verdict) {
 	if t == x.refuser && v.terminal.Outcome == execution.Completed && x.answer.status < http.StatusMultipleChoices {
 		x.s.refusesUsage(t)
 	}
+}
+
+// usageOption is in the error of a provider that refuses a request for the stream_options in it.
+const usageOption = "stream_options"
+
+// quotable are the marks of a request with words in it that its provider could say, or with a place from which it could have
+// them: usageOption itself, also with an escape for a letter, and all that makes a provider read more.
+var quotable = slices.Concat(
+	slices.DeleteFunc(slices.Clone(references[:]), func(mark []byte) bool { return string(mark) == escapeMark }),
+	[][]byte{[]byte(usageOption), []byte(escapeMark + "2"), []byte(escapeMark + "3"), []byte(escapeMark + "4"), []byte(escapeMark + "5"), []byte(escapeMark + "6"), []byte(escapeMark + "7")},
+)
+
+// saysRefusal reports whether a provider's error, of status 400, says for certain that it refuses the stream_options that the Edge
+// added. With words of the client's it proves nothing: where the provider fetches an image, the image's server decides whether
+// the request is refused, and with which words, and whether the next one is. The target would be taken for one that reports no
+// usage.
+func (x *exchange) saysRefusal(message []byte) bool {
+	return bytes.Contains(message, []byte(usageOption)) && !x.env.ReadsMore() && !refers(x.body, quotable)
 }
 
 // refusesUsage notes that the target refused a request for the stream_options that the Edge had added.
