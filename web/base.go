@@ -3,7 +3,6 @@ package web
 import (
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 
 	"iop/gateway/admin"
@@ -18,40 +17,11 @@ func (c *console) base(r *http.Request) (string, error) {
 	return publicBase(r.Host, c.parts.Listen(), edge.Certificate), nil
 }
 
-// publicBase is the base URL of the public API as this browser may reach it: a name of the public listener's certificate, or else the
-// browser's own idea of the host, with the listener's port. certificate is nil without TLS. Where something stands in front of the
-// Edge, only the operator knows better.
+// publicBase is the base URL of the public API as this browser may reach it; browsed is the console's host.
 func publicBase(browsed, listen string, certificate *admin.Certificate) string {
-	scheme := "http://"
-	if certificate != nil {
-		scheme = "https://"
-	}
-	host, port, err := net.SplitHostPort(listen)
+	host, _, err := net.SplitHostPort(browsed)
 	if err != nil {
-		return scheme + listen
+		host = strings.Trim(browsed, "[]")
 	}
-	ip := net.ParseIP(host)
-	everywhere := host == "" || ip != nil && ip.IsUnspecified()
-	name := certifiedName(certificate)
-	switch {
-	case name != "" && (everywhere || host == "localhost" || ip != nil && ip.IsLoopback()):
-		host = name
-	case everywhere:
-		if host, _, err = net.SplitHostPort(browsed); err != nil {
-			host = strings.Trim(browsed, "[]")
-		}
-	}
-	return scheme + net.JoinHostPort(host, port)
-}
-
-// certifiedName is the first name of a certificate that is one host's, and not its address; empty: there is none.
-func certifiedName(certificate *admin.Certificate) string {
-	if certificate == nil {
-		return ""
-	}
-	i := slices.IndexFunc(certificate.Names, func(name string) bool { return !strings.Contains(name, "*") && net.ParseIP(name) == nil })
-	if i < 0 {
-		return ""
-	}
-	return certificate.Names[i]
+	return admin.PublicURL(listen, host, certificate)
 }

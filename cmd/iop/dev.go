@@ -71,6 +71,7 @@ the API key that it prints is lost when it exits. Ctrl-C stops it.`,
 			return err
 		}
 		logger := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
+		slog.SetDefault(logger.Logger) // the state logs there
 		defer logger.close()
 		warnStrays(cmd, logger.out, true)
 		return runDev(cmd.Context(), config, specs, logger.Logger, cmd.ErrOrStderr(), func(r devReady) error {

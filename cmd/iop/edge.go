@@ -107,6 +107,7 @@ master keys on SIGHUP only. Invalid files are ignored.`,
 			return config.check(cmd, s)
 		}
 		logger := newLogger(cmd.ErrOrStderr(), logLevels[config.Log])
+		slog.SetDefault(logger.Logger) // the state logs there
 		defer logger.close()
 		warnStrays(cmd, logger.out, true)
 		return config.run(cmd.Context(), s, logger.Logger, greet(cmd.OutOrStdout(), cmd.ErrOrStderr()))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"iop/gateway"
+	"iop/gateway/admin"
 )
 
 // welcome is what `iop edge` prints for a person who starts it on a terminal.
@@ -34,14 +35,10 @@ func greet(stdout, stderr io.Writer) io.Writer {
 	return nil
 }
 
-func (c *edgeSettings) welcome(public, admin net.Addr, first bool) welcome {
+func (c *edgeSettings) welcome(public, operators net.Addr, first bool) welcome {
 	w := welcome{first: first, open: c.Auth == gateway.AuthNone, managed: c.managed()}
-	scheme, host := "http", dialable(public.String())
-	if c.TLSCert != "" {
-		scheme, host = "https", c.certifiedHost(host)
-	}
-	w.baseURL = scheme + "://" + host + "/v1"
-	adminURL := "http://" + dialable(admin.String())
+	w.baseURL = admin.PublicURL(public.String(), "127.0.0.1", c.shownCertificate()) + "/v1"
+	adminURL := "http://" + dialable(operators.String())
 	w.console = adminURL + "/admin/"
 	path := strings.TrimPrefix(c.State, "sqlite://")
 	w.tokenFile = filepath.Join(filepath.Dir(path), "admin-token")
@@ -54,22 +51,16 @@ func (c *edgeSettings) welcome(public, admin net.Addr, first bool) welcome {
 	return w
 }
 
-// certifiedHost is the first name of the public certificate that is no wildcard, with the port; without one, host.
-func (c *edgeSettings) certifiedHost(host string) string {
-	pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
-	if err != nil || pair.Leaf == nil {
-		return host
+// shownCertificate has the names of the public certificate; nil without TLS.
+func (c *edgeSettings) shownCertificate() *admin.Certificate {
+	if c.TLSCert == "" {
+		return nil
 	}
-	_, port, err := net.SplitHostPort(host)
-	if err != nil {
-		return host
+	shown := &admin.Certificate{}
+	if pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey); err == nil && pair.Leaf != nil { // else the Edge has not started
+		shown.Names = pair.Leaf.DNSNames
 	}
-	for _, name := range pair.Leaf.DNSNames {
-		if !strings.Contains(name, "*") {
-			return net.JoinHostPort(name, port)
-		}
-	}
-	return host
+	return shown
 }
 
 // shellWord is text as one word of a shell.

@@ -26,12 +26,12 @@ func TestWelcomeText(t *testing.T) {
 	c := newEdgeSettings()
 	c.TLSCert, c.TLSKey = cert, key
 	w := c.welcome(at("[::]:443"), at("127.0.0.1:8481"), true)
-	if text := w.text(); !strings.Contains(text, "https://edge.example.org:443/v1") || strings.Contains(text, "export") || !strings.Contains(text, "iop-data/admin-token") {
+	if text := w.text(); !strings.Contains(text, "https://edge.example.org/v1") || strings.Contains(text, "export") || !strings.Contains(text, "iop-data/admin-token") {
 		t.Error(text)
 	}
 	c.TLSCert, c.TLSKey = pairFiles(t, "*.example.org", now, now.Add(day))
 	w = c.welcome(at("[::]:443"), at("127.0.0.1:8481"), true)
-	if text := w.text(); !strings.Contains(text, "https://127.0.0.1:443/v1") {
+	if text := w.text(); !strings.Contains(text, "https://127.0.0.1/v1") {
 		t.Error(text)
 	}
 	c.TLSCert, c.Mode, c.Auth, c.State = "", "managed", "none", "sqlite://a dir/iop.db"
