@@ -46,9 +46,9 @@ func startHalfEvent(run *tunnel.NodeRun) {
 
 // lastRun is the newest run as the operator sees it.
 func (e *edge) lastRun() (run struct {
-	ID, State, Phase, Outcome, Code, Node string
-	Status                                int
-	Usage                                 *execution.Usage
+	ID, State, Phase, Outcome, Code, Node, Detail string
+	Status                                        int
+	Usage                                         *execution.Usage
 }) {
 	e.t.Helper()
 	var list struct{ Data []json.RawMessage }

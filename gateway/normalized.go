@@ -456,6 +456,9 @@ func (x *exchange) param(p execution.Param) string {
 // failedEvents is the verdict of a run whose provider said that it failed: refused for a normalized run.
 func (x *exchange) failedEvents(end *execution.Terminal, ticket *admission.Ticket) *verdict {
 	f, v := x.norm.failure, &verdict{terminal: *end}
+	if f.Status >= 400 {
+		v.terminal.Detail = cmp.Or(end.Detail, answeredWith(f.Status))
+	}
 	status := cmp.Or(f.Status, http.StatusBadGateway)
 	v.problem = x.problemOf(f)
 	reportStatus(ticket, status, f.RetryAfter, *end)

@@ -356,10 +356,20 @@ type rawReply struct {
 	retryAfter time.Duration
 }
 
+// answeredWith says for the operator with which error status a provider ended a run.
+func answeredWith(status int) string {
+	detail := "the provider answered " + strconv.Itoa(status)
+	if status == http.StatusUnauthorized || status == http.StatusForbidden {
+		detail += ": check the key that it gets"
+	}
+	return detail
+}
+
 // refused is the verdict of an exchange that the provider ended with an error status.
 func (x *exchange) refused(a *answer, end execution.Terminal, ticket *admission.Ticket) *verdict {
 	status, body := a.status, bytes.Clone(a.buf)
 	end.Usage = x.usedForError(end.Usage, body)
+	end.Detail = cmp.Or(end.Detail, answeredWith(status))
 	v := &verdict{terminal: end}
 	if status == http.StatusBadGateway && header(a.head, firstEventError) != "" { // the Node could not tell which
 		if e := firstEvent(body); e != nil {

@@ -252,7 +252,7 @@ routes:
 	}{
 		{"anybody", "open public", []string{"open", "public"}, map[string]int{"closed": 404, "secret": 404, "nothing": 404, "m": 404}},
 		{"other", "open public", []string{"open", "public"}, map[string]int{"closed": 404, "secret": 404, "nothing": 404}},
-		{"team", "closed open public secret", []string{"open", "public", "closed", "secret"}, map[string]int{"nothing": 404, "m": 404}},
+		{"team", "closed open public secret", []string{"open", "public", "closed", "secret"}, map[string]int{"nothing": 404}}, // of m it learns the route: TestModelsReservedForRoutes
 		{"only an alias", "public", []string{"public"}, map[string]int{"open": 403, "closed": 403, "secret": 403, "nothing": 403}},
 		{"only a route", "open public", []string{"open", "public"}, map[string]int{"closed": 403, "secret": 403, "nothing": 403, "m": 403}},
 		{"team, narrow", "secret", []string{"secret"}, map[string]int{"closed": 403, "open": 403, "nothing": 403}},

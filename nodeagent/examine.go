@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -26,6 +27,8 @@ type Examined struct {
 	// Missing are models of the specification that the provider does not list; Listed is what it lists then. Both are nil where it
 	// lists none, or all of them.
 	Missing, Listed []string
+	// Refused says that the question for its models got 401 or 403, although the specification names them: runs may get the same.
+	Refused *reach.Finding
 	// Operations are the names of the operations whose path it was found to have; nil where it can't be told.
 	Operations []string
 	// Listless is set, with Err, where it answers, but lists no models.
@@ -104,6 +107,10 @@ func examine(ctx context.Context, p *provider) Examined {
 	e.Default = p.spec.Capacity == 0 && id.capacity <= 0
 	if err == nil && !listless {
 		e.Missing, e.Listed = missing(p.spec.Models, list.models)
+	}
+	if none, ok := errors.AsType[*noList](l.err); ok && !e.Listless && (none.answer.status == http.StatusUnauthorized || none.answer.status == http.StatusForbidden) {
+		finding := p.finding(l)
+		e.Refused = &finding
 	}
 	if err != nil && (!listless || e.Listless) {
 		e.Unreachable = unreachable(err)

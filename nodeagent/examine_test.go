@@ -32,6 +32,7 @@ func TestExamine(t *testing.T) {
 		{ID: "gone", Engine: OpenAIEngine, URL: "http://127.0.0.1:1", KeyFile: file},
 		{ID: "wrong", URL: "ftp://h"},
 		{ID: "named", Engine: OpenAIEngine, URL: server.URL, KeyFile: file, Models: []string{"a:latest", "nope"}},
+		{ID: "named-keyless", Engine: OpenAIEngine, URL: server.URL, Models: []string{"a"}},
 	}
 	all := Examine(t.Context(), specs)
 	if good := all[0]; good.Err != nil || good.Capacity != 3 || strings.Join(good.Models, " ") != "a b" {
@@ -42,6 +43,9 @@ func TestExamine(t *testing.T) {
 	}
 	if keyless := all[1]; !keyless.Listless || keyless.Err == nil {
 		t.Errorf("%+v", keyless)
+	}
+	if named := all[5]; named.Err != nil || named.Refused == nil || !strings.Contains(named.Refused.Found, "requires a key (401)") || all[4].Refused != nil {
+		t.Errorf("%+v", named)
 	}
 	if gone := all[2]; !gone.Unreachable || gone.Err == nil || strings.Contains(gone.Err.Error(), key) {
 		t.Errorf("%+v", gone)

@@ -180,6 +180,9 @@ func (n *nodeDoctor) provider(p *nodeagent.Examined) {
 		capacity += " (IOP's default, as it does not report its own: capacity=N sets it)"
 	}
 	n.d.ok("provider", "%s is ready: %s, %s, %s: %s", name, engine, capacity, counted(len(p.Models), "model"), models)
+	if p.Refused != nil {
+		n.d.warn("provider", p.Refused.Do, "%s; its runs may be refused as well", p.Refused.Found)
+	}
 	for _, model := range p.Missing {
 		remedy := "correct models= in its specification"
 		if similar := spelling.Models(model, p.Listed, 1); len(similar) > 0 {

@@ -59,6 +59,17 @@ func isErrno(err error, unix, windows syscall.Errno) bool {
 	return errors.Is(err, unix) || runtime.GOOS == "windows" && errors.Is(err, windows)
 }
 
+// isIdentity reports whether a certificate is one that Edges in managed mode show Nodes: a SPIFFE ID and no other name.
+func isIdentity(c *x509.Certificate) bool {
+	return c != nil && len(c.URIs) == 1 && c.URIs[0].Scheme == "spiffe" && len(c.DNSNames) == 0
+}
+
+// managedListener is about a Node without a certificate of its own at a listener that asks for one.
+func managedListener(host string) Finding {
+	return find("tls", "give this Node its own certificate with --tls-cert, --tls-key and --edge-id (docs/managed-mode.md), or correct the URL",
+		"%s was reached, and is the tunnel listener of an Edge in managed mode", host)
+}
+
 // untrusted is about the TLS handshake.
 func (a *Attempt) untrusted(host string, err error) (Finding, bool) {
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok {
@@ -70,10 +81,16 @@ func (a *Attempt) untrusted(host string, err error) (Finding, bool) {
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return a.speaksPlain(host), true
 	}
-	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+	if unknown, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		if isIdentity(unknown.Cert) {
+			return managedListener(host), true
+		}
 		return a.untrustedIssuer(host), true
 	}
 	if name, ok := errors.AsType[x509.HostnameError](err); ok {
+		if isIdentity(name.Certificate) {
+			return managedListener(host), true
+		}
 		return find("tls", "use a name in the certificate, or get a certificate for this name", "the certificate of %s is for another name: %s", host, name), true
 	}
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok {

@@ -91,6 +91,9 @@ func certificate(t *testing.T, name string, from, until time.Time) tls.Certifica
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: from, NotAfter: until, IsCA: true, BasicConstraintsValid: true}
+	if id, err := url.Parse(name); err == nil && id.Scheme == "spiffe" {
+		template.DNSNames, template.URIs = nil, []*url.URL{id}
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -127,6 +130,8 @@ func TestFaults(t *testing.T) {
 	now := time.Now()
 	good, old := certificate(t, "edge.test", now.Add(-time.Hour), now.Add(time.Hour)), certificate(t, "edge.test", now.Add(-time.Hour), now.Add(-time.Minute))
 	secureAt := secure(t, &tls.Config{Certificates: []tls.Certificate{good}})
+	identity := certificate(t, "spiffe://example.org/edge/main", now.Add(-time.Hour), now.Add(time.Hour))
+	managedAt := secure(t, &tls.Config{Certificates: []tls.Certificate{identity}})
 	oldAt := secure(t, &tls.Config{Certificates: []tls.Certificate{old}})
 	mutualAt := secure(t, &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAnyClientCert})
 	closing := raw(t, func(c net.Conn) { c.Close() })
@@ -156,6 +161,8 @@ func TestFaults(t *testing.T) {
 		"HTTPS to another server": {"https://" + noise, nil, nil, "tls", "does not speak TLS", "port"},
 		"unknown authority":       {"https://" + secureAt, &tls.Config{ServerName: "edge.test"}, nil, "tls", "does not trust", "IOP_NODE_CA"},
 		"another name":            {"https://" + secureAt, trusting(good, "other.test"), nil, "tls", "for another name", "name"},
+		"a managed Edge":          {"https://" + managedAt, trusting(identity, "edge.test"), nil, "tls", "is the tunnel listener of an Edge in managed mode", "--edge-id"},
+		"a managed Edge, unknown": {"https://" + managedAt, &tls.Config{ServerName: "edge.test"}, nil, "tls", "is the tunnel listener of an Edge in managed mode", "--edge-id"},
 		"expired":                 {"https://" + oldAt, trusting(old, "edge.test"), nil, "tls", "has expired", "renew"},
 		"wants a certificate":     {"https://" + mutualAt, trusting(good, "edge.test"), nil, "tls", "requires a client certificate", "--tls-cert"},
 		"no common version":       {"https://" + secureAt, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, nil, "tls", "no TLS version", "TLS 1.2"},
