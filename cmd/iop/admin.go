@@ -232,6 +232,9 @@ func (o *operator) openState(ctx context.Context, create bool) (*state.Store, er
 	}
 	store, err := state.Open(ctx, o.state.State)
 	if err == nil && missing {
+		if err := handOver(path); err != nil {
+			return nil, errors.Join(err, store.Close())
+		}
 		fmt.Fprintf(o.progress(), "no Edge is running at %s: created a new state at %s, for an Edge with that IOP_EDGE_STATE\n", o.admin.URL, path)
 	}
 	return store, err

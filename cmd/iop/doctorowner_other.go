@@ -8,3 +8,5 @@ type account struct{ name string }
 func serviceOf(string, int) (account, bool) { return account{}, false }
 
 func (a *account) blocks(string) string { return "" }
+
+func handOver(string) error { return nil }

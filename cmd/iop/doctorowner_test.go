@@ -108,3 +108,35 @@ func TestDoctorEdgeOfAService(t *testing.T) {
 		t.Errorf("a directory is not to be given away: %+v", d.Checks)
 	}
 }
+
+// TestRootGivesStateToTheService: a state that root's command makes in a directory of the service is the service's. Others can make
+// files of their own only.
+func TestRootGivesStateToTheService(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	owner := os.Geteuid()
+	if owner == 0 {
+		owner = 65534
+		if err := os.Chown(dir, owner, owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status, _, stderr := execute(t, "key", "create", "--name", "a", "--admin-url", "http://127.0.0.1:1", "--state", "sqlite://"+filepath.Join(dir, "iop.db")); status != exitOK {
+		t.Fatalf("%d: %s", status, stderr)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) < 2 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uid := info.Sys().(*syscall.Stat_t).Uid; int(uid) != owner {
+			t.Errorf("%s belongs to %d, not to %d", f.Name(), uid, owner)
+		}
+	}
+}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"os/user"
@@ -75,4 +76,19 @@ func (a *account) may(path string, permission fs.FileMode) bool {
 		permission <<= 3
 	}
 	return info.Mode().Perm()&permission != 0
+}
+
+// handOver gives a state that root has just made in a service's directory to the service.
+func handOver(database string) error {
+	dir := filepath.Dir(database)
+	service, other := serviceOf(dir, os.Geteuid())
+	if !other {
+		return nil
+	}
+	for _, path := range []string{database, database + "-wal", database + "-shm", filepath.Join(dir, "pepper"), filepath.Join(dir, "admin-token")} {
+		if err := os.Chown(path, int(service.uid), int(service.groups[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }

@@ -55,7 +55,7 @@ check("limits/concurrency", async () => {
   const stream = await ask(c, { stream: true, user: "sim:tokens=100000,itl=20ms" });
   for await (const _ of stream) {
     const e = await limited(c);
-    holds(e.message.includes("1 concurrent requests"), e.message);
+    holds(e.message.includes("1 concurrent request."), e.message);
     break;
   }
   await ask(client({ key: WORLD.keys.concurrency, maxRetries: 5 }));

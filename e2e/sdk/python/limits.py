@@ -67,7 +67,7 @@ def concurrency():
     with ask(c, stream=True, user="sim:tokens=100000,itl=20ms") as stream:
         next(iter(stream))
         e = limited(c)
-        assert "1 concurrent requests" in str(e), e
+        assert "1 concurrent request." in str(e), e
     again = client(WORLD["keys"]["concurrency"], max_retries=5)
     ask(again)
 
