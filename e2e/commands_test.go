@@ -47,8 +47,10 @@ func TestOllamaPull(t *testing.T) {
 			t.Errorf("iop ollama %q: %v, %s", args, err, stderr)
 		}
 	}
-	if _, stderr, err := tryIOP(t, s.env, "ollama", "list", "gpu-2"); err == nil || !strings.Contains(stderr, "iop nodes") {
-		t.Errorf("a Node that is not there: %v, %s", err, stderr)
+	for node, want := range map[string]string{"gpu-2": "did you mean gpu-1?", "elsewhere": "iop nodes"} {
+		if _, stderr, err := tryIOP(t, s.env, "ollama", "list", node); err == nil || !strings.Contains(stderr, want) {
+			t.Errorf("%s, which is not there: %v, %s", node, err, stderr)
+		}
 	}
 }
 
