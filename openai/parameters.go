@@ -136,6 +136,9 @@ func (e *Envelope) planMembers(body []byte, op Operation, defaults []ParameterDe
 	if err := p.settleLength(); err != nil {
 		return nil, err
 	}
+	if err := p.lowerThoughts(); err != nil {
+		return nil, err
+	}
 	if p.length.capped && !op.Options && op.MaxTokens != "" { // there are servers that read options on all paths
 		if err := p.lower(&parameter{name: optionsLength, length: true, whole: true, max: p.length.max, capped: true, at: e.optionAt}); err != nil {
 			return nil, err
@@ -201,6 +204,11 @@ func (p *planner) collect(defaults []ParameterDefault, caps []ParameterCap) *Err
 	if (p.length.capped || p.length.value != "") && p.op.MaxTokens != "" {
 		for _, name := range lengthNames {
 			p.list = append(p.list, parameter{name: name, length: true, whole: true, max: p.length.max, capped: p.length.capped})
+		}
+	}
+	if p.capsThoughts() {
+		for _, name := range thoughtsMembers {
+			p.entry(name)
 		}
 	}
 	return nil

@@ -163,6 +163,34 @@ func TestRewriteWithEverything(t *testing.T) {
 	}
 }
 
+// A budget of thoughts is less than the cap of the length.
+func TestPlanThoughts(t *testing.T) {
+	caps := []ParameterCap{{"max_tokens", 100}}
+	for _, c := range []struct {
+		op         OpID
+		body, want string // want is empty for a refusal
+	}{
+		{OpChatCompletions, `{"max_tokens":5,"reasoning":{"max_tokens":100000}}`, `{"max_tokens":5,"reasoning":{"max_tokens":99}}`},
+		{OpChatCompletions, `{"reasoning":{"effort":"high","max_tokens":-1,"x":[{"max_tokens":5e3}]}}`, `{"max_tokens":100,"reasoning":{"effort":"high","max_tokens":99,"x":[{"max_tokens":5e3}]}}`},
+		{OpMessages, `{"max_tokens":500,"thinking":{"type":"enabled","budget_tokens":1e300}}`, `{"max_tokens":100,"thinking":{"type":"enabled","budget_tokens":99}}`},
+		{OpResponses, `{"max_output_tokens":5,"reasoning":{ "budget_tokens" : 100 } , "thinking":{}}`, `{"max_output_tokens":5,"reasoning":{ "budget_tokens" : 99 } , "thinking":{}}`},
+		{OpMessages, `{"max_tokens":5,"thinking":{"budget_tokens":0},"reasoning":null}`, `{"max_tokens":5,"thinking":{"budget_tokens":0},"reasoning":null}`},
+		{OpCompletions, `{"max_tokens":5,"thinking":{"budget_tokens":null,"max_tokens":99},"reasoning":"high"}`, `{"max_tokens":5,"thinking":{"budget_tokens":null,"max_tokens":99},"reasoning":"high"}`},
+		{OpChatCompletions, `{"max_tokens":5,"reasoning":{"max_tokens":"100000"}}`, ""}, {OpChatCompletions, `{"max_tokens":5,"reasoning":{"max_tokens":1,"max_tokens":2}}`, ""},
+		{OpChatCompletions, `{"max_tokens":5,"reasoning":{"Max_Tokens":100000}}`, ""}, {OpChatCompletions, `{"max_tokens":5,"reasoning":{"max_token\u0073":100000}}`, ""},
+		{OpChatCompletions, `{"max_tokens":5,"reasoning":{},"reasoning":{"max_tokens":100000}}`, ""}, {OpChatCompletions, `{"max_tokens":5,"Reasoning":{"max_tokens":100000}}`, ""},
+	} {
+		got, err := planned(t, c.body, c.op, nil, caps, RewriteSpec{})
+		if e, ok := errors.AsType[*Error](err); got != c.want || c.want == "" && (!ok || e.Status != 400 || !strings.HasPrefix(e.Param, "reasoning")) {
+			t.Errorf("%s became %s, %v", c.body, got, err)
+		}
+	}
+	body := `{"max_tokens":5,"reasoning":{"max_tokens":100000}}`
+	if got, err := planned(t, body, OpChatCompletions, nil, []ParameterCap{{"top_k", 5}}, RewriteSpec{}); err != nil || got != body {
+		t.Errorf("without a cap of the length: %s, %v", got, err)
+	}
+}
+
 func TestPlanRefuses(t *testing.T) {
 	defaults := []ParameterDefault{{"seed", "1"}}
 	caps := []ParameterCap{{"max_tokens", 100}, {"top_k", 50}}
