@@ -179,7 +179,11 @@ const templateArguments = `
 
 // metadataSteering are members of metadata by which LiteLLM chooses among the deployments of one name, which may be other models,
 // and which guardrails it passes over. Other gateways may have rules for any name there.
-const metadataSteering = `disable_global_guardrail disable_global_guardrails guardrails model_group policies tags`
+// Of user_api_key_..., LiteLLM's own notes of the caller, these say what a key or team may pass over; it drops the client's in newer
+// releases only.
+const metadataSteering = `
+	disable_global_guardrail disable_global_guardrails guardrails model_group opted_out_global_guardrails policies tags
+	user_api_key_auth user_api_key_auth_metadata user_api_key_metadata user_api_key_team_metadata`
 
 // nestedMembers are the members of those members of the root that hold parameters.
 var nestedMembers = map[string]*nestedTable{

@@ -141,6 +141,7 @@ func TestUnknownMembers(t *testing.T) {
 		{OpEmbeddings, `"chat_template_kwargs":{"max_length":100000,"padding":"max_length"}`, "chat_template_kwargs.max_length"}, {OpResponses, `"chat_template_kwargs":{"tokenize":false}`, "chat_template_kwargs.tokenize"},
 		{OpChatCompletions, `"chat_template_kwargs":{"chat_templat\u0065":"x"}`, `chat_template_kwargs.chat_templat\u0065`}, {OpChatCompletions, `"chat_template_kwargs":{"\u00e4":"x"}`, ""},
 		{OpChatCompletions, `"metadata":{"\u00e4":"x","a":{"tags":[],"model":"x"}}`, ""}, {OpResponses, `"metadata":{"a":"b","tags":["paid"]}`, "metadata.tags"}, {OpMessages, `"metadata":{"\u0074ags":"paid"}`, `metadata.\u0074ags`}, {OpEmbeddings, `"metadata":{"guardrails":null}`, "metadata.guardrails"},
+		{OpChatCompletions, `"metadata":{"user_id":"u","opted_out_global_guardrails":["x"]}`, "metadata.opted_out_global_guardrails"}, {OpMessages, `"metadata":{"user_api_key_metadata":{}}`, "metadata.user_api_key_metadata"},
 		{OpMessages, `"chat_template_kwargs":{"a":1},"chat_template_kwargs":{"processor_kwargs":{}}`, "chat_template_kwargs.processor_kwargs"},
 		{OpChatCompletions, `"stream_options":{"steps":1}`, "stream_options.steps"}, {OpChatCompletions, `"stream_options":{"x_ray":1}`, ""}, {OpOllamaChat, `"options":{"steps":1,"house_style":1}`, ""},
 		{OpChatCompletions, `"stream_interval":100000`, "stream_interval"}, {OpChatCompletions, `"watermarking":false`, "watermarking"}, {OpChatCompletions, `"prompt_embeds":"x"`, "prompt_embeds"}, {OpChatCompletions, `"bootstrap_room":1`, "bootstrap_room"},
