@@ -8,7 +8,7 @@ import (
 	"iop/state"
 )
 
-// TestUnknownMembersWithLimits: whoever is limited, by the key or by the route, can't send a provider a member that the operation
+// TestUnknownMembersWithLimits: a client with limits, of the key or of the route, can't send a provider a member that the operation
 // is not known to define. Others can, and the operator may allow one, or refuse a known one.
 func TestUnknownMembersWithLimits(t *testing.T) {
 	t.Parallel()

@@ -147,7 +147,7 @@ func (x *exchange) tellPlace(now time.Time) bool {
 	return x.write(append(line, '\n'), now, true)
 }
 
-// place is a waiter's place and estimate as clients are told, in whole milliseconds: less than one is not none.
+// place is a waiter's place and estimate as clients read them, in whole milliseconds: less than one is not none.
 func place(w *admission.Waiter) (position int, estimate time.Duration) {
 	position, estimate = w.Place()
 	return position, (estimate + time.Millisecond - 1).Truncate(time.Millisecond)

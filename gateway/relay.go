@@ -38,7 +38,7 @@ const (
 // reply is what the client got so far. It outlives a dispatch.
 type reply struct {
 	status    int    // 0 until the head was sent
-	code      string // of the error that the client was told, or empty
+	code      string // of the error that the client got, or empty
 	events    bool   // the head promised an event stream, or one of lines
 	answered  bool   // bytes of the provider's answer went out: no second dispatch
 	gone      bool   // a write failed

@@ -277,7 +277,7 @@ routes:
 					if status != want || code != map[int]string{403: "model_not_allowed", 404: "model_not_found"}[want] {
 						t.Errorf("%s: %d %s", name, status, body)
 					}
-					if test.key == "team" && name == "m" { // who may use the route is told its name
+					if test.key == "team" && name == "m" { // a key that may use the route gets its name
 						if !strings.HasSuffix(message, "Its name here is 'closed'.") {
 							t.Errorf("%s: %q", name, message)
 						}

@@ -51,7 +51,7 @@ func TestWaitedInVain(t *testing.T) {
 	}
 }
 
-// TestClientsCode: what the client was told stands beside the run's own code, for the operator, for the caller and in the log,
+// TestClientsCode: the code that the client got is shown beside the run's own code, for the operator, for the caller and in the log,
 // whether it came as a status or in the stream.
 func TestClientsCode(t *testing.T) {
 	e := newEdge(t, func(c *gateway.Config) { c.QueueTimeout = 20 * time.Millisecond })

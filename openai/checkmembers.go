@@ -22,7 +22,7 @@ type Parameters struct {
 	Refuse []string
 }
 
-// permits reports whether whoever wrote the route has named a member: to allow it, or as a parameter of the request or of Ollama's
+// permits reports whether the operator named a member in the route: to allow it, or as a parameter of the request or of Ollama's
 // options.
 func (p *Parameters) permits(name, within string) bool {
 	if within != "" && within != optionsMember+"." {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestKnownParameters: each name is one that a default or a cap could have, stands there once, and whatever the Edge or a Node's
+// TestKnownParameters: each name is one that a default or a cap could have, is there once, and whatever the Edge or a Node's
 // adapter reads of a request is among them.
 func TestKnownParameters(t *testing.T) {
 	t.Parallel()
