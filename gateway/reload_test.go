@@ -35,6 +35,22 @@ func (e *edge) waits(n int) {
 	})
 }
 
+// later sends a request, and returns where its answer will be.
+func (e *edge) later(req *http.Request) chan answered {
+	got := make(chan answered, 1)
+	go func() {
+		resp, err := e.client.Do(req)
+		if err != nil {
+			got <- answered{0, err.Error()}
+			return
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		got <- answered{resp.StatusCode, string(body)}
+	}()
+	return got
+}
+
 // TestReloadWithRequestsUnderWay: what runs goes on, what waits is looked at anew.
 func TestReloadWithRequestsUnderWay(t *testing.T) {
 	const before = `
@@ -72,22 +88,11 @@ routes:
 	defer running.Body.Close()
 	<-started
 	ask := func(body string, header ...string) chan answered {
-		got := make(chan answered, 1)
 		req := e.request(http.MethodPost, chat, body)
 		for i := 0; i+1 < len(header); i += 2 {
 			req.Header.Set(header[i], header[i+1])
 		}
-		go func() {
-			resp, err := e.client.Do(req)
-			if err != nil {
-				got <- answered{0, err.Error()}
-				return
-			}
-			defer resp.Body.Close()
-			body, _ := io.ReadAll(resp.Body)
-			got <- answered{resp.StatusCode, string(body)}
-		}()
-		return got
+		return e.later(req)
 	}
 	moved := ask(`{"model":"chat"}`)
 	e.waits(1)
@@ -134,20 +139,9 @@ func TestKeysEndWhileRequestsWait(t *testing.T) {
 		keys[name] = e.newKey(state.KeySpec{Name: name})
 	}
 	ask := func(name string) chan answered {
-		got := make(chan answered, 1)
 		var req *http.Request
 		e.as(keys[name], func() { req = e.request(http.MethodPost, chat, `{"model":"chat"}`) })
-		go func() {
-			resp, err := e.client.Do(req)
-			if err != nil {
-				got <- answered{0, err.Error()}
-				return
-			}
-			defer resp.Body.Close()
-			body, _ := io.ReadAll(resp.Body)
-			got <- answered{resp.StatusCode, string(body)}
-		}()
-		return got
+		return e.later(req)
 	}
 	retried := ask("retried")
 	<-started

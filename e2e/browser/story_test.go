@@ -437,7 +437,7 @@ func (s *story) plays(t *testing.T) {
 	s.until("the call of a tool is shown", last+".querySelector('pre')?.textContent.startsWith('calls weather({') && "+last+".querySelector('.facts-line')")
 	s.fill("textarea[name=tools]", "no JSON")
 	say("talker", "Hello")
-	s.until("a fault of a field is told", "document.querySelector('#state').textContent.startsWith('Tools: not valid JSON')")
+	s.until("a field's fault is shown", "document.querySelector('#state').textContent.startsWith('Tools: not valid JSON')")
 	s.fill("textarea[name=tools]", "")
 	s.allow("playground/chat") // the browser tells of the refusal
 	say("talker", "sim:status=400 Hello")
